@@ -1,0 +1,58 @@
+"""Means over ranks, and whether there are any. Alone, nothing here does anything."""
+
+import hashlib
+from typing import Iterable, List, Sequence, Tuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+
+def has_ranks() -> bool:
+    """Tell whether this process is one of several in an initialized process group."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def mean_over_ranks(
+    means: Tensor, counts: Sequence[int]
+) -> Tuple[List[float], List[float]]:
+    """Return the means over all items of all ranks, by at most one all-reduce.
+
+    Args:
+        means: [M], this rank's means.
+        counts: how many items each is the mean of; zero where this rank has none.
+
+    Returns:
+        Σ_r counts_r·means_r / Σ_r counts_r over the ranks r, 0 where no rank has an
+        item, and Σ_r counts_r. Both reach the host in one transfer.
+    """
+    if not has_ranks():
+        return means.tolist(), [float(count) for count in counts]
+    weights = means.new_tensor(counts)
+    sums = torch.where(weights > 0, means * weights, torch.zeros_like(means))
+    both = torch.stack([sums, weights])
+    dist.all_reduce(both)
+    totals, items = both.tolist()
+    return [
+        total / count if count else 0.0 for total, count in zip(totals, items)
+    ], items
+
+
+def check_same_names(names: Iterable[str], device: torch.device) -> None:
+    """Raise on every rank if the ranks bring different losses, by one all-reduce.
+
+    Raises:
+        ValueError: the ranks' names differ.
+    """
+    if not has_ranks():
+        return
+    text = "\0".join(sorted(names))
+    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+    both = torch.tensor([digest, -digest], dtype=torch.int64, device=device)
+    dist.all_reduce(both, op=dist.ReduceOp.MAX)
+    highest, lowest = both.tolist()
+    if highest != -lowest:
+        raise ValueError(
+            f"the ranks bring different losses, and this one brings {sorted(names)}: "
+            "without `weights` every rank must bring the same; give `weights` for all"
+        )

@@ -1,0 +1,78 @@
+"""The averages of the gradient norms: the one memory of a balancer."""
+
+import math
+from typing import Dict, List, Mapping, Optional, Sequence
+
+
+class NormAverages:
+    """Bias-corrected exponential moving averages, one for each loss.
+
+    With decay β and the norms n of a loss, in the order in which they were measured,
+
+        total ← β·total + n,    fix ← β·fix + 1,    average = total / fix,
+
+    which is right from the first norm on, the plain mean for β = 1 and the last norm
+    for β = 0. Source: the averager of AudioCraft's balancer (Défossez et al., 2022,
+    "High Fidelity Neural Audio Compression", section 3.4).
+
+    A norm that stood for N calls counts as N equal norms: β^N in place of β and
+    1 + β + … + β^(N-1) in place of 1. A norm that is zero or not finite says nothing
+    about a loss's scale and is left out, so the average of a loss begins at its first
+    non-zero finite norm, and a loss that was off keeps the average that it had.
+
+    Args:
+        decay: β, in [0, 1].
+        stride: N, the number of calls for which a norm stands, at least 1.
+
+    Example:
+        >>> averages = NormAverages(decay=0.5)
+        >>> averages.updated({"mel": 4.0}).updated({"mel": 1.0})["mel"]
+        2.0
+    """
+
+    def __init__(self, decay: float, stride: int = 1):
+        self._decay = decay**stride
+        self._mass = sum(decay**k for k in range(stride))
+        self._stats: Dict[str, List[float]] = {}
+
+    def get(self, name: str) -> Optional[float]:
+        """Return a loss's average, or None while it has none."""
+        return self[name] if name in self._stats else None
+
+    def __getitem__(self, name: str) -> float:
+        total, fix = self._stats[name]
+        return total / fix
+
+    def updated(self, norms: Mapping[str, float]) -> "NormAverages":
+        """Return new averages that have taken in `norms`; these stay as they are."""
+        new = object.__new__(NormAverages)
+        new._decay, new._mass, new._stats = self._decay, self._mass, dict(self._stats)
+        for name, norm in norms.items():
+            if norm > 0 and math.isfinite(norm):
+                total, fix = self._stats.get(name, (0.0, 0.0))
+                new._stats[name] = [
+                    self._decay * total + self._mass * norm,
+                    self._decay * fix + self._mass,
+                ]
+        return new
+
+    def state_dict(self) -> Dict[str, List[float]]:
+        """Return {name: [total, fix]}, plain floats."""
+        return {name: list(pair) for name, pair in self._stats.items()}
+
+    def loaded(self, state: Mapping[str, Sequence[float]]) -> "NormAverages":
+        """Return new averages that hold `state`, as `state_dict` returned it.
+
+        Raises:
+            ValueError: a pair is not positive and finite.
+        """
+        new = self.updated({})
+        new._stats = {}
+        for name, (total, fix) in state.items():
+            if not (0 < total < math.inf and 0 < fix < math.inf):
+                raise ValueError(
+                    f"the saved average of loss {name!r} is {total} / {fix}, but both "
+                    "must be positive and finite: the checkpoint is damaged"
+                )
+            new._stats[name] = [total, fix]
+        return new

@@ -1,0 +1,98 @@
+"""The gradients of the losses with respect to the input, and their norms."""
+
+import contextlib
+from typing import Iterator, List, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+# One gradient for each input; None where the loss does not depend on that input.
+Gradients = Tuple[Optional[Tensor], ...]
+
+
+def loss_gradients(
+    loss: Tensor, inputs: Sequence[Tensor], keep_graph: bool
+) -> Gradients:
+    """Return ∂loss/∂input for each input, by one backward from the loss.
+
+    Args:
+        loss: a tensor of one element.
+        inputs: tensors that require grad. Nothing behind them is walked.
+        keep_graph: whether the graph is still needed.
+    """
+    with no_hooks(inputs):
+        return torch.autograd.grad(
+            loss, inputs, retain_graph=keep_graph, allow_unused=True
+        )
+
+
+@contextlib.contextmanager
+def no_hooks(inputs: Sequence[Tensor]) -> Iterator[None]:
+    """Keep hooks and retain_grad() of the inputs for the trainer's own backward.
+
+    torch runs them on whatever gradient is taken for a tensor, and here one is taken
+    for each loss, before the one that the trainer means.
+    """
+    kept = []
+    for tensor in inputs:
+        hooks = {} if tensor._backward_hooks is None else tensor._backward_hooks
+        kept.append((hooks, dict(hooks), tensor.grad if tensor.retains_grad else None))
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for tensor, (hooks, before, grad) in zip(inputs, kept):
+            hooks.update(before)
+            if tensor.retains_grad:
+                tensor.grad = grad
+
+
+def _rows(grad: Tensor, per_batch_item: bool) -> Tensor:
+    """Return a gradient as real float64 rows, one for each batch item or one in all.
+
+    float64 since the squares of gradients of 1e-23 or 1e19 leave float32's range.
+    """
+    if grad.is_complex():
+        grad = torch.view_as_real(grad)
+    # Apple's MPS has no float64.
+    wide = torch.float32 if grad.device.type == "mps" else torch.float64
+    return grad.reshape(len(grad) if per_batch_item else 1, -1).to(wide)
+
+
+def item_norms(gradients: Gradients, per_batch_item: bool) -> Tensor:
+    """Return the L2 norms of one loss's gradients, over all inputs together.
+
+    Returns:
+        [B] with per_batch_item, else [1]; float64 on the gradients' device.
+    """
+    norms: List[Tensor] = [
+        torch.linalg.vector_norm(_rows(grad, per_batch_item), dim=1)
+        for grad in gradients
+        if grad is not None
+    ]
+    if len(norms) == 1:
+        return norms[0]
+    joint: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return joint
+
+
+def gram(all_gradients: Sequence[Gradients], per_batch_item: bool) -> Tensor:
+    """Return the inner products of the K losses' gradients for each batch item.
+
+    Returns:
+        [B, K, K] with per_batch_item, else [1, K, K]; float64 on the gradients' device.
+    """
+    blocks: List[Tensor] = []
+    for column in zip(*all_gradients):
+        shape = next((grad for grad in column if grad is not None), None)
+        if shape is None:  # an input that no loss depends on
+            continue
+        stack = torch.stack(
+            [
+                _rows(torch.zeros_like(shape) if grad is None else grad, per_batch_item)
+                for grad in column
+            ],
+            dim=1,
+        )
+        blocks.append(stack @ stack.transpose(1, 2))
+    return torch.stack(blocks).sum(0)

@@ -1,0 +1,316 @@
+"""The balancer: what a loss weighs in the gradient no longer hangs on its scale."""
+
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
+
+import torch
+from torch import Tensor
+from typeguard import typechecked
+
+from balancer.calls import check_differentiable, check_inputs, check_losses
+from balancer.checkpoint import save_with
+from balancer.distributed import check_same_names, has_ranks
+from balancer.ema import NormAverages
+from balancer.gradients import Gradients, loss_gradients
+from balancer.graph import check_paths, why_independent
+from balancer.measurement import measure, measure_pairs
+from balancer.options import check_options, read_section
+from balancer.state import BalancerState
+from balancer.stats import loss_stats
+from balancer.surrogate import held_losses, measured_losses, scaled_losses
+
+
+class Balancer:
+    """Rescale losses so that each supplies a chosen share of the gradient.
+
+    Let y be the model's output (`input` of the call), l_1 … l_K losses of y,
+    g_i = ∂l_i/∂y, and w_i the weights of the losses in the call. Then
+
+        n_i = mean over batch items of ‖g_i[b]‖₂  (per_batch_item=False: ‖g_i‖₂)
+        a_i = bias-corrected exponential moving average of n_i
+        s_i = total_norm · w_i / Σ_j w_j / (epsilon + a_i)  (balance_grads=False: w_i)
+
+    and the returned losses have the values s_i·l_i and the gradients s_i·g_i. Source:
+    the balancer of AudioCraft and EnCodec (Défossez et al., 2022, "High Fidelity
+    Neural Audio Compression", section 3.4, https://arxiv.org/abs/2210.13438), whose
+    results these are.
+
+    A balancer is no module and never calls backward. The one thing that it remembers
+    is an average for each loss; `checkpoint_with` saves them along with an optimizer.
+
+    The call consumes the graphs of the losses, as a backward does. Whatever else is to
+    be trained through them belongs in the same call, or use input_only=False.
+
+    Args:
+        total_norm: the sum of the norms of the balanced gradients, positive.
+        ema_decay: the decay β of the averages, in [0, 1].
+        per_batch_item: whether to take norms for each batch item (axis 0).
+        epsilon: added to each average, at least 0.
+        weights: name → weight w_i ≥ 0; None weighs all losses alike. A loss that is
+            not in it is refused.
+        balance_grads: False scales each loss by its weight alone, and still measures.
+        monitor: whether to add the cosine of each pair of gradients and the norm of
+            the balanced gradient to the stats.
+        input_only: True returns losses that carry gradient to `input` and nowhere
+            else, so a discriminator gets none in the generator's turn. False returns
+            s_i·l_i on the whole graph, for losses with parameters of their own.
+        update_every: N, measure the norms on every Nth call. In between the averages
+            are held, and with input_only the losses are walked once, jointly.
+
+    Raises:
+        ValueError: an argument is out of its range.
+        typeguard.TypeCheckError: an argument is of another type.
+
+    Example:
+        >>> import torch
+        >>> balancer = Balancer(weights={"l1": 2.0, "adv": 1.0}, ema_decay=0.9)
+        >>> y = torch.tensor([[0.5, -1.0]], requires_grad=True)
+        >>> losses = {"l1": y.abs().mean(), "adv": 1e-6 * y.square().sum()}
+        >>> new_losses, stats = balancer(losses, y)
+        >>> sum(new_losses.values()).backward()
+        >>> round(stats["l1_share"], 3), round(stats["adv_share"], 3)
+        (0.667, 0.333)
+    """
+
+    @typechecked
+    def __init__(
+        self,
+        total_norm: float = 1.0,
+        ema_decay: float = 0.999,
+        per_batch_item: bool = True,
+        epsilon: float = 1e-12,
+        *,
+        weights: Optional[Mapping[str, float]] = None,
+        balance_grads: bool = True,
+        monitor: bool = False,
+        input_only: bool = True,
+        update_every: int = 1,
+    ):
+        check_options(total_norm, ema_decay, epsilon, weights, update_every)
+        self.total_norm = total_norm
+        self.ema_decay = ema_decay
+        self.per_batch_item = per_batch_item
+        self.epsilon = epsilon
+        self.weights = None if weights is None else dict(weights)
+        self.balance_grads = balance_grads
+        self.monitor = monitor
+        self.input_only = input_only
+        self.update_every = update_every
+        self.reset()
+
+    @classmethod
+    def from_config(cls, section: Mapping[str, Any]) -> "Balancer":
+        """Return a balancer from a recipe's YAML section, by the arguments' names.
+
+        Args:
+            section: what YAML read; numbers may be text, as `1e-12` is in YAML 1.1.
+
+        Raises:
+            ValueError: an unknown key (the nearest known one is named), or a value
+                that is out of its range.
+
+        Example:
+            >>> Balancer.from_config({"epsilon": "1e-8", "weights": {"mel": 1}}).epsilon
+            1e-08
+        """
+        return cls(**read_section(cls, section))
+
+    def __call__(
+        self, losses: Mapping[str, Tensor], input: Union[Tensor, Sequence[Tensor]]
+    ) -> Tuple[Dict[str, Tensor], Dict[str, float]]:
+        """Return the balanced losses and what was done to them.
+
+        Args:
+            losses: name → tensor of one element, computed from `input`.
+            input: the tensor that all losses are computed from, [B, …] with
+                per_batch_item, or a sequence of such tensors. Over several, a norm is
+                that of their concatenation. A loss may depend on some of them only.
+
+        Returns:
+            The losses, each of its shape and dtype, ready to be summed; and the stats,
+            floats, for each loss `name` (with `weights` for each name in them, zero
+            where the loss is not in this call):
+            `{name}_norm` n_i as last measured; `{name}_ratio` a_i / Σ_j a_j, its share
+            of the gradient if nothing were balanced; `{name}_share`
+            s_i n_i / Σ_j s_j n_j, its share of the balanced gradient, whose target is
+            w_i / Σ_j w_j; `{name}_scale` s_i. With monitor also `{a}_{b}_cosine` for
+            each pair, and `total_grad_norm`, the norm of Σ_i s_i g_i.
+
+            With grad mode off, or if no loss requires grad, nothing is measured: the
+            losses come back times their present scales, or times their weights while
+            they have no average, and the stats are `{name}_scale` alone.
+
+        Raises:
+            ValueError: no losses, a loss of several elements, without a weight, or
+                that does not depend on `input`; an input that is empty or has no batch
+                axis; with input_only, a loss that reaches what produces `input` by a
+                way around `input`.
+            TypeError: a loss or an input is not a tensor.
+        """
+        check_losses(losses, self.weights)
+        inputs = check_inputs(input, self.per_batch_item)
+        if not torch.is_grad_enabled() or not any(
+            loss.requires_grad for loss in losses.values()
+        ):
+            return self._evaluate(losses)
+        check_differentiable(losses, inputs)
+        new = {name for name in losses if (name, len(inputs)) not in self._walked}
+        if new:
+            at_risk = new if self.input_only else ()
+            check_paths({name: losses[name] for name in at_risk}, inputs)
+        if self._is_due(losses):
+            new_losses = self._measure(losses, inputs)
+        else:
+            new_losses = self._hold(losses, inputs)
+        self._walked.update((name, len(inputs)) for name in new)
+        return dict(zip(losses, new_losses)), self.metrics
+
+    @property
+    def metrics(self) -> Dict[str, float]:
+        """The stats of the last call; empty before the first."""
+        return dict(self._metrics)
+
+    def reset(self) -> None:
+        """Forget everything that was measured."""
+        self._state = BalancerState(NormAverages(self.ema_decay, self.update_every))
+        self._metrics: Dict[str, float] = {}
+        self._walked: Set[Tuple[str, int]] = set()
+
+    def _is_due(self, losses: Mapping[str, Tensor]) -> bool:
+        state = self._state
+        if has_ranks():  # only what all ranks know may decide whether they communicate
+            return state.calls % self.update_every == 0 or not state.measured_at
+        never = -self.update_every
+        return any(
+            state.calls - state.measured_at.get(name, never) >= self.update_every
+            for name in losses
+        )
+
+    def _measure(
+        self, losses: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        gradients: Dict[str, Gradients] = {}
+        for i, (name, loss) in enumerate(losses.items(), 1):
+            keep_graph = i < len(losses) or not self.input_only
+            gradients[name] = loss_gradients(loss, inputs, keep_graph)
+            if all(grad is None for grad in gradients[name]):
+                raise ValueError(why_independent(name, loss, inputs))
+        names = self._all_names(losses, inputs[0].device)
+        measured = (measure_pairs if self.monitor else measure)(
+            gradients, names, self.per_batch_item
+        )
+        averages = self._state.averages.updated(measured.norms)
+        scales = self._scales(measured.norms, averages)
+        monitored = dict(measured.cosines)
+        if self.monitor:
+            ordered = [scales.get(name, 0.0) for name in names]
+            monitored["total_grad_norm"] = measured.total_norm(ordered)
+        mine = [scales[name] for name in losses]
+        if self.input_only:
+            new_losses = measured_losses(
+                list(losses.values()), mine, list(gradients.values()), inputs
+            )
+        else:
+            new_losses = scaled_losses(losses.values(), mine)
+        self._state = self._state.after_measurement(averages, measured.norms, monitored)
+        self._metrics = self._stats(scales)
+        return new_losses
+
+    def _hold(
+        self, losses: Mapping[str, Tensor], inputs: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        # Of the other ranks' losses only those of the last measurement are known.
+        present = self._state.latest() if has_ranks() else list(losses)
+        scales = self._scales(present, self._state.averages)
+        mine = [scales.get(name, 0.0) for name in losses]
+        if self.input_only:
+            new_losses = held_losses(list(losses.values()), mine, inputs)
+        else:
+            new_losses = scaled_losses(losses.values(), mine)
+        self._state = self._state.after_call()
+        self._metrics = self._stats(scales)
+        return new_losses
+
+    def _evaluate(
+        self, losses: Mapping[str, Tensor]
+    ) -> Tuple[Dict[str, Tensor], Dict[str, float]]:
+        scales = self._scales(losses, self._state.averages)
+        for name in losses:
+            if self._state.averages.get(name) is None:
+                scales[name] = self._weight(name)
+        scaled = scaled_losses(losses.values(), [scales[name] for name in losses])
+        self._metrics = {f"{name}_scale": scales[name] for name in losses}
+        return dict(zip(losses, scaled)), self.metrics
+
+    def _all_names(
+        self, losses: Mapping[str, Tensor], device: torch.device
+    ) -> List[str]:
+        """Return what any rank may bring on any step, in an order all ranks share."""
+        if self.weights is not None:
+            return sorted(self.weights)
+        check_same_names(losses, device)
+        return sorted(losses)
+
+    def _weight(self, name: str) -> float:
+        return 1.0 if self.weights is None else float(self.weights[name])
+
+    def _scales(
+        self, present: Collection[str], averages: NormAverages
+    ) -> Dict[str, float]:
+        """Return s_i for the losses that are present, 0 for one without an average."""
+        weights = {name: self._weight(name) for name in present}
+        if not self.balance_grads:
+            return weights
+        unit = self.total_norm / sum(weights.values())
+        scales = {}
+        for name, weight in weights.items():
+            average = averages.get(name)
+            scales[name] = (
+                0.0 if average is None else unit * weight / (self.epsilon + average)
+            )
+        return scales
+
+    def _stats(self, scales: Mapping[str, float]) -> Dict[str, float]:
+        names = list(scales) if self.weights is None else list(self.weights)
+        state = self._state
+        stats = loss_stats(names, scales, state.norms, state.averages)
+        return {**stats, **state.monitored}
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Return the averages and what else a resumed run needs, all plain numbers.
+
+        It can be loaded by torch.load(weights_only=True).
+        """
+        return self._state.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: a part is missing or damaged. The balancer stays as it was.
+        """
+        loaded = self._state.from_dict(state)
+        self.reset()
+        self._state = loaded
+
+    def checkpoint_with(self, optimizer: torch.optim.Optimizer) -> None:
+        """Save and load the averages along with an optimizer, under the key `balancer`.
+
+        They ride in optimizer.state_dict(), which every trainer saves. A checkpoint
+        without the key resets the balancer; an optimizer without a balancer ignores
+        the key.
+
+        Raises:
+            ValueError: another balancer rides with this optimizer already.
+        """
+        save_with(optimizer, "balancer", self)

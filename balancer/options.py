@@ -1,0 +1,66 @@
+"""What a balancer may be made with, from Python or from a recipe's YAML section."""
+
+import difflib
+import inspect
+import math
+from typing import Any, Callable, Dict, Mapping, Optional
+
+
+def check_options(
+    total_norm: float,
+    ema_decay: float,
+    epsilon: float,
+    weights: Optional[Mapping[str, float]],
+    update_every: int,
+) -> None:
+    """Raise ValueError, naming the argument and its value, if one is out of range."""
+    if not 0 < total_norm < math.inf:
+        raise ValueError(f"total_norm must be positive and finite, but is {total_norm}")
+    if not 0 <= ema_decay <= 1:
+        raise ValueError(f"ema_decay must be in [0, 1], but is {ema_decay}")
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon must be at least 0 and finite, but is {epsilon}")
+    if update_every < 1:
+        raise ValueError(f"update_every must be at least 1, but is {update_every}")
+    if weights is None:
+        return
+    for name, weight in weights.items():
+        if not 0 <= weight < math.inf:
+            raise ValueError(
+                f"the weight of loss {name!r} must be at least 0 and finite, but is "
+                f"{weight}"
+            )
+    if not sum(weights.values()) > 0:
+        raise ValueError(
+            f"weights sum to zero: give at least one of {list(weights)} a positive one"
+        )
+
+
+def read_section(
+    factory: Callable[..., Any], section: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """Return a YAML section as keyword arguments of `factory`.
+
+    A number that YAML 1.1 reads as text (`1e-12` has no dot) becomes the number it is.
+
+    Raises:
+        ValueError: a key is none of the factory's arguments.
+    """
+    known = list(inspect.signature(factory).parameters)
+    for key in section:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {known}"
+            raise ValueError(f"unknown key {key!r} in the balancer's section: {hint}")
+    return {key: _read_number(value) for key, value in section.items()}
+
+
+def _read_number(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _read_number(item) for key, item in value.items()}
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,108 @@
+"""What a balancer remembers from call to call."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping
+
+from balancer.ema import NormAverages
+
+
+@dataclass(frozen=True)
+class BalancerState:
+    """The averages and what else the next call needs; replaced whole, never edited.
+
+    Attributes:
+        averages: the averages of the norms.
+        calls: the number of calls that trained.
+        norms: name → n_i as last measured.
+        measured_at: name → the number of calls before the one that measured it last.
+        monitored: the cosines and the norm of the balanced gradient, as last measured.
+    """
+
+    averages: NormAverages
+    calls: int = 0
+    norms: Dict[str, float] = field(default_factory=dict)
+    measured_at: Dict[str, int] = field(default_factory=dict)
+    monitored: Dict[str, float] = field(default_factory=dict)
+
+    def after_call(self) -> "BalancerState":
+        """Return the state after a call that measured nothing."""
+        return dataclasses.replace(self, calls=self.calls + 1)
+
+    def after_measurement(
+        self,
+        averages: NormAverages,
+        norms: Mapping[str, float],
+        monitored: Mapping[str, float],
+    ) -> "BalancerState":
+        """Return the state after a call that measured `norms`."""
+        return BalancerState(
+            averages,
+            self.calls + 1,
+            {**self.norms, **norms},
+            {**self.measured_at, **dict.fromkeys(norms, self.calls)},
+            dict(monitored),
+        )
+
+    def latest(self) -> List[str]:
+        """Return the names of the losses in the last measurement."""
+        last = max(self.measured_at.values(), default=0)
+        return [name for name, call in self.measured_at.items() if call == last]
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Return plain dicts, lists and numbers."""
+        return {
+            "averages": self.averages.state_dict(),
+            "calls": self.calls,
+            "norms": dict(self.norms),
+            "measured_at": dict(self.measured_at),
+            "monitored": dict(self.monitored),
+        }
+
+    def from_dict(self, saved: Mapping[str, Any]) -> "BalancerState":
+        """Return the state that `to_dict` had turned into `saved`.
+
+        Raises:
+            ValueError: a part is missing or holds something else than numbers.
+        """
+        missing = [part for part in self.to_dict() if part not in saved]
+        if missing:
+            raise ValueError(
+                f"the balancer's saved state lacks {missing}; it has {sorted(saved)}: "
+                "the checkpoint is damaged or of another program"
+            )
+        return BalancerState(
+            self.averages.loaded(_numbers(saved, "averages", _pair)),
+            _number(int, saved["calls"], "calls"),
+            _numbers(saved, "norms", float),
+            _numbers(saved, "measured_at", int),
+            _numbers(saved, "monitored", float),
+        )
+
+
+def _numbers(
+    saved: Mapping[str, Any], part: str, read: Callable[[Any], Any]
+) -> Dict[str, Any]:
+    if not isinstance(saved[part], Mapping):
+        raise ValueError(
+            f"{part!r} in the balancer's saved state must map names to numbers, but is "
+            f"{saved[part]!r}"
+        )
+    return {
+        str(name): _number(read, value, f"{part}.{name}")
+        for name, value in saved[part].items()
+    }
+
+
+def _number(read: Callable[[Any], Any], value: Any, where: str) -> Any:
+    try:
+        return read(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"{where!r} in the balancer's saved state is {value!r}, which is no number"
+        ) from None
+
+
+def _pair(value: Any) -> List[float]:
+    total, fix = value
+    return [float(total), float(fix)]

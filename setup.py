@@ -1,0 +1,67 @@
+"""Distribution of the package ``balancer``."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+
+EXTRAS = {
+    # What ESPnet 202511's GAN-codec task imports. ESPnet itself is not listed: pip
+    # refuses the metadata of one of its dependencies, so it is installed beside
+    # these with `pip install --no-deps espnet==202511`.
+    # NumPy 2.4 breaks ESPnet's chunk iterator.
+    "espnet": [
+        "einops",
+        "espnet_tts_frontend",
+        "g2p-en",
+        "h5py",
+        "humanfriendly",
+        "jamo",
+        "kaldiio",
+        "librosa",
+        "matplotlib",
+        "numpy<2.4",
+        "packaging",
+        "scipy",
+        "sentencepiece",
+        "soundfile",
+        "tensorboard",
+        "torch_complex",
+        "torchaudio",
+    ],
+    "plot": ["matplotlib"],
+    "benchmark": ["matplotlib", "tqdm"],
+    "test": [
+        "black",
+        "flake8",
+        "hypothesis",
+        "isort",
+        "mypy",
+        "numpy",
+        "pytest",
+        "pytest-xdist",
+        "types-PyYAML",
+    ],
+}
+
+setup(
+    name="espnet-balancer",
+    version="0.1.0",
+    description="A loss balancer for GAN codecs and other models of several losses",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["balancer", "balancer.*"]),
+    package_data={"balancer": ["py.typed"]},
+    python_requires=">=3.10",
+    install_requires=["pyyaml", "torch>=2.4", "typeguard>=4"],
+    extras_require=EXTRAS,
+    zip_safe=False,
+    classifiers=[
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)

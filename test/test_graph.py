@@ -1,0 +1,101 @@
+"""The refusal of losses that go around the input."""
+
+import pytest
+import torch
+from torch import nn
+
+from balancer import Balancer
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    return nn.ModuleDict(
+        {
+            "encoder": nn.Linear(4, 3),
+            "decoder": nn.Linear(3, 4),
+            "critic": nn.Linear(4, 1),
+        }
+    )
+
+
+X = torch.ones(2, 4)
+
+
+def test_latent_penalty_is_refused_by_name(net):
+    z = net["encoder"](X)
+    y = net["decoder"](z)
+    losses = {"adv": net["critic"](y).mean(), "rec": y.abs().mean() + z.square().mean()}
+    with pytest.raises(ValueError, match="'rec'.*around.*input_only=False"):
+        Balancer()(losses, y)
+    Balancer(input_only=False)(losses, y)
+
+
+def test_tied_weights_are_refused_by_name(net):
+    y = net["decoder"](net["encoder"](X))
+    losses = {"rec": y.abs().mean(), "tied": net["encoder"](y).mean()}
+    with pytest.raises(ValueError, match=r"'tied'.*parameter of shape \((3, 4|3,)\)"):
+        Balancer()(losses, y)
+
+
+def test_critics_parameters_are_no_bypass(net):
+    y = net["decoder"](net["encoder"](X))
+    losses = {"adv": net["critic"](y).mean(), "feat": net["critic"](y).abs().mean()}
+    new_losses, _ = Balancer()(losses, y)
+    sum(new_losses.values()).backward()
+    assert net["critic"].weight.grad is None
+
+
+def test_another_output_of_the_same_node_is_a_way_around(net):
+    y, other = net["decoder"](net["encoder"](X)).chunk(2, dim=1)
+    with pytest.raises(ValueError, match="'rec'.*around"):
+        Balancer()({"rec": y.mean() + other.mean()}, y)
+    new_losses, _ = Balancer()({"rec": y.mean() + other.mean()}, [y, other])
+    new_losses["rec"].backward()
+
+
+def test_new_name_is_walked_when_it_comes_known_names_are_not(net, monkeypatch):
+    walked = []
+    import balancer.loss_balancer as module
+
+    check = module.check_paths
+    monkeypatch.setattr(
+        module,
+        "check_paths",
+        lambda new, y: (walked.append(sorted(new)), check(new, y)),
+    )
+    balancer = Balancer(update_every=2)
+    for names in (["a"], ["a"], ["a", "b"], ["b"]):
+        y = net["decoder"](X[:, :3])
+        balancer({name: y.abs().mean() for name in names}, y)
+    assert walked == [["a"], ["b"]]
+
+
+def test_refused_on_a_call_that_does_not_measure(net):
+    balancer = Balancer(weights={"a": 1.0, "b": 1.0}, update_every=100)
+    for name in "ab":
+        z = net["encoder"](X)
+        y = net["decoder"](z)
+        bypass = z.mean() if name == "b" else 0.0
+        losses = {name: y.abs().mean() + bypass}
+        if name == "a":
+            balancer(losses, y)
+    with pytest.raises(ValueError, match="'b'.*around"):
+        balancer(losses, y)
+
+
+def test_leaf_input():
+    y = torch.ones(2, 3, requires_grad=True)
+    new_losses, _ = Balancer()({"a": y.square().mean()}, y)
+    new_losses["a"].backward()
+    assert y.grad is not None
+
+
+def test_custom_function_output_as_input(walks):
+    """Its node is owned by Python, and its edge must stay the same."""
+    weight = torch.ones(2, 3, requires_grad=True)
+    for _ in range(2):
+        y = walks.through("y", weight * 2)
+        new_losses, _ = Balancer(update_every=2)({"a": y.square().mean()}, y)
+        new_losses["a"].backward()
+    assert walks.take() == {"y": 2}
