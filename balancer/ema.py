@@ -32,7 +32,7 @@ class NormAverages:
 
     def __init__(self, decay: float, stride: int = 1):
         self._decay = decay**stride
-        self._mass = sum(decay**k for k in range(stride))
+        self._mass = _geometric_sum(decay, stride)
         self._stats: Dict[str, List[float]] = {}
 
     def get(self, name: str) -> Optional[float]:
@@ -76,3 +76,10 @@ class NormAverages:
                 )
             new._stats[name] = [total, fix]
         return new
+
+
+def _geometric_sum(decay: float, stride: int) -> float:
+    """Return 1 + β + … + β^(N-1), exact for β near 1 and quick for any N."""
+    if decay in (0.0, 1.0):
+        return float(stride) if decay else 1.0
+    return math.expm1(stride * math.log(decay)) / (decay - 1)

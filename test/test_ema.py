@@ -32,3 +32,18 @@ def test_update_leaves_the_old_averages():
     old = NormAverages(0.5).updated({"a": 1.0})
     old.updated({"a": 3.0, "b": 1.0})
     assert old.state_dict() == {"a": [1.0, 1.0]}
+
+
+@given(decay=st.floats(0, 1), stride=st.integers(1, 50))
+def test_a_norm_that_stood_counts_so_many_times(decay, stride):
+    stood, each = NormAverages(decay, stride), NormAverages(decay)
+    for norm in (3.0, 5.0, 2.0):
+        stood = stood.updated({"a": norm})
+        for _ in range(stride):
+            each = each.updated({"a": norm})
+    assert stood["a"] == pytest.approx(each["a"], rel=1e-9)
+
+
+def test_a_stride_without_end():
+    averages = NormAverages(0.5, 10**12).updated({"a": 3.0}).updated({"a": 4.0})
+    assert averages["a"] == 4.0
