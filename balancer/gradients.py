@@ -10,20 +10,50 @@ from torch import Tensor
 Gradients = Tuple[Optional[Tensor], ...]
 
 
+# What torch says where a part of the graph cannot be walked as a measurement does.
+_WAYS_OUT = {
+    "donated buffers": (
+        "a compiled module in its graph frees its buffers in its first backward, but "
+        "a measurement takes a backward for each loss: set "
+        "torch._functorch.config.donated_buffer = False before the module is compiled"
+    ),
+    "use_reentrant=False": (
+        "a checkpointed module in its graph cannot give a gradient for `input` alone: "
+        "call torch.utils.checkpoint.checkpoint with use_reentrant=False"
+    ),
+}
+
+
 def loss_gradients(
-    loss: Tensor, inputs: Sequence[Tensor], keep_graph: bool
+    name: str, loss: Tensor, inputs: Sequence[Tensor], keep_graph: bool
 ) -> Gradients:
     """Return ∂loss/∂input for each input, by one backward from the loss.
 
     Args:
+        name: what an error calls the loss.
         loss: a tensor of one element.
         inputs: tensors that require grad. Nothing behind them is walked.
         keep_graph: whether the graph is still needed.
+
+    Raises:
+        RuntimeError: torch cannot walk the loss's graph this way.
     """
-    with no_hooks(inputs):
+    with no_hooks(inputs), explained(f"loss {name!r} cannot be measured"):
         return torch.autograd.grad(
             loss, inputs, retain_graph=keep_graph, allow_unused=True
         )
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Add the way out to those of torch's errors that have one."""
+    try:
+        yield
+    except RuntimeError as error:
+        for mark, way_out in _WAYS_OUT.items():
+            if mark in str(error):
+                raise RuntimeError(f"{what}: {way_out}") from error
+        raise
 
 
 @contextlib.contextmanager

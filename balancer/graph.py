@@ -32,6 +32,12 @@ def check_paths(losses: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> None:
     producers = _producers(stops)
     for name, loss in losses.items():
         reaches_input, around = _walk(_edge(loss), set(stops), producers)
+        if not reaches_input and _edge(loss)[0] in {node for node, _ in stops}:
+            raise ValueError(
+                f"loss {name!r} and `input` were computed by one node of the graph, as "
+                "when the whole step was compiled together: compile the modules by "
+                "themselves, or call torch._dynamo.graph_break() after `input`"
+            )
         if reaches_input and around:
             raise ValueError(
                 f"loss {name!r} also reaches {_describe(around)} by a way around "

@@ -125,6 +125,8 @@ class Balancer:
         """
         return cls(**read_section(cls, section))
 
+    # torch.compile runs the call as it is: there is nothing in it to fuse.
+    @torch._disable_dynamo  # type: ignore[attr-defined]
     def __call__(
         self, losses: Mapping[str, Tensor], input: Union[Tensor, Sequence[Tensor]]
     ) -> Tuple[Dict[str, Tensor], Dict[str, float]]:
@@ -164,9 +166,9 @@ class Balancer:
         ):
             return self._evaluate(losses)
         check_differentiable(losses, inputs)
-        new = {name for name in losses if (name, len(inputs)) not in self._walked}
+        new = [name for name in losses if (name, len(inputs)) not in self._walked]
         if new:
-            at_risk = new if self.input_only else ()
+            at_risk = new if self.input_only else []
             check_paths({name: losses[name] for name in at_risk}, inputs)
         if self._is_due(losses):
             new_losses = self._measure(losses, inputs)
@@ -202,7 +204,7 @@ class Balancer:
         gradients: Dict[str, Gradients] = {}
         for i, (name, loss) in enumerate(losses.items(), 1):
             keep_graph = i < len(losses) or not self.input_only
-            gradients[name] = loss_gradients(loss, inputs, keep_graph)
+            gradients[name] = loss_gradients(name, loss, inputs, keep_graph)
             if all(grad is None for grad in gradients[name]):
                 raise ValueError(why_independent(name, loss, inputs))
         names = self._all_names(losses, inputs[0].device)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import get_gradient_edge
 
-from balancer.gradients import Gradients, no_hooks
+from balancer.gradients import Gradients, explained, no_hooks
 
 
 def measured_losses(
@@ -115,7 +115,7 @@ class _HeldLosses(torch.autograd.Function):
         totals: Sequence[Optional[Tensor]] = [None] * len(ctx.edges)
         if asked:
             walked, outers = zip(*asked)
-            with no_hooks(ctx.inputs):
+            with no_hooks(ctx.inputs), explained("the losses cannot be walked"):
                 totals = torch.autograd.grad(
                     walked,
                     ctx.edges,
