@@ -4,6 +4,8 @@ from typing import Mapping, Optional, Sequence, Tuple, Union
 
 from torch import Tensor
 
+from balancer.distributed import has_ranks
+
 
 def check_losses(
     losses: Mapping[str, Tensor], weights: Optional[Mapping[str, float]]
@@ -52,7 +54,8 @@ def check_inputs(
                 "input has no batch axis (its shape is ()): pass the tensor with its "
                 "batch axis, or set per_batch_item=False"
             )
-        if tensor.numel() == 0:
+        # The last batch of a rank may be empty, and the other ranks wait for its call.
+        if tensor.numel() == 0 and not has_ranks():
             raise ValueError(f"input is empty: its shape is {tuple(tensor.shape)}")
     if len({id(tensor) for tensor in inputs}) < len(inputs):
         raise ValueError("input holds the same tensor twice: pass it once")

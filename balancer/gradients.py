@@ -86,6 +86,8 @@ def _rows(grad: Tensor, per_batch_item: bool) -> Tensor:
         grad = torch.view_as_real(grad)
     # Apple's MPS has no float64.
     wide = torch.float32 if grad.device.type == "mps" else torch.float64
+    if not grad.numel():  # a rank's empty batch has no items, whatever they are
+        return grad.new_zeros(0, 1, dtype=wide)
     return grad.reshape(len(grad) if per_batch_item else 1, -1).to(wide)
 
 

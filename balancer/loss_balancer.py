@@ -211,6 +211,8 @@ class Balancer:
         measured = (measure_pairs if self.monitor else measure)(
             gradients, names, self.per_batch_item
         )
+        if not measured.norms:
+            raise ValueError("input is empty on every rank: leave this call out on all")
         averages = self._state.averages.updated(measured.norms)
         scales = self._scales(measured.norms, averages)
         monitored = dict(measured.cosines)
