@@ -25,22 +25,31 @@ _WAYS_OUT = {
 
 
 def loss_gradients(
-    name: str, loss: Tensor, inputs: Sequence[Tensor], keep_graph: bool
+    name: str,
+    loss: Tensor,
+    inputs: Sequence[Tensor],
+    keep_graph: bool,
+    factor: float = 1.0,
 ) -> Gradients:
-    """Return ∂loss/∂input for each input, by one backward from the loss.
+    """Return factor · ∂loss/∂input for each input, by one backward from the loss.
 
     Args:
         name: what an error calls the loss.
         loss: a tensor of one element.
         inputs: tensors that require grad. Nothing behind them is walked.
         keep_graph: whether the graph is still needed.
+        factor: multiplied into the loss before its gradient is taken.
 
     Raises:
         RuntimeError: torch cannot walk the loss's graph this way.
     """
     with no_hooks(inputs), explained(f"loss {name!r} cannot be measured"):
         return torch.autograd.grad(
-            loss, inputs, retain_graph=keep_graph, allow_unused=True
+            loss,
+            inputs,
+            None if factor == 1.0 else torch.full_like(loss, factor),
+            retain_graph=keep_graph,
+            allow_unused=True,
         )
 
 

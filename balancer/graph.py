@@ -1,6 +1,7 @@
 """The walk that finds out how losses hang together with the input."""
 
-from typing import Any, Iterable, List, Mapping, Sequence, Set, Tuple
+import itertools
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
@@ -48,6 +49,51 @@ def check_paths(losses: Mapping[str, Tensor], inputs: Sequence[Tensor]) -> None:
             )
         if not reaches_input:
             raise ValueError(_independent(name, bool(around)))
+
+
+def walk_order(
+    losses: Mapping[str, Tensor], inputs: Sequence[Tensor]
+) -> Dict[str, bool]:
+    """Return the order in which to walk the losses, and whose graph to keep.
+
+    A graph that no later walk needs is freed while it is walked, as in any backward.
+    Those that share nothing go first and those that share by size, so that the largest
+    walk finds most of the memory free already and frees its own graph as it goes.
+
+    Args:
+        losses: name → loss.
+        inputs: where the walks end.
+
+    Returns:
+        name → whether the graph has to be kept, in the order of the walks.
+    """
+    stops = {_edge(tensor) for tensor in inputs}
+    nodes = {name: _inner_nodes(_edge(loss), stops) for name, loss in losses.items()}
+    count: Dict[Any, int] = {}
+    for node in itertools.chain.from_iterable(nodes.values()):
+        count[node] = count.get(node, 0) + 1
+    shares = {n: any(count[node] > 1 for node in nodes[n]) for n in losses}
+    order = sorted(losses, key=lambda name: (shares[name], len(nodes[name])))
+    kept = {}
+    for name in order:
+        for node in nodes[name]:
+            count[node] -= 1
+        kept[name] = any(count[node] for node in nodes[name])
+    return kept
+
+
+def _inner_nodes(start: Edge, stops: Set[Edge]) -> Set[Any]:
+    """Return the nodes of a loss's graph; leaves have nothing that could be freed."""
+    nodes: Set[Any] = set()
+    stack = [start]
+    while stack:
+        edge = stack.pop()
+        node = edge[0]
+        if node is None or node in nodes or edge in stops or hasattr(node, "variable"):
+            continue
+        nodes.add(node)
+        stack.extend(node.next_functions)
+    return nodes
 
 
 def why_independent(name: str, loss: Tensor, inputs: Sequence[Tensor]) -> str:

@@ -21,13 +21,12 @@ from balancer.calls import check_differentiable, check_inputs, check_losses
 from balancer.checkpoint import save_with
 from balancer.distributed import check_same_names, has_ranks
 from balancer.ema import NormAverages
-from balancer.gradients import Gradients, loss_gradients
-from balancer.graph import check_paths, why_independent
-from balancer.measurement import measure, measure_pairs
+from balancer.graph import check_paths
 from balancer.options import check_options, read_section
 from balancer.state import BalancerState
 from balancer.stats import loss_stats
 from balancer.surrogate import held_losses, measured_losses, scaled_losses
+from balancer.walks import take_gradients
 
 
 class Balancer:
@@ -201,15 +200,14 @@ class Balancer:
     def _measure(
         self, losses: Mapping[str, Tensor], inputs: Sequence[Tensor]
     ) -> Sequence[Tensor]:
-        gradients: Dict[str, Gradients] = {}
-        for i, (name, loss) in enumerate(losses.items(), 1):
-            keep_graph = i < len(losses) or not self.input_only
-            gradients[name] = loss_gradients(name, loss, inputs, keep_graph)
-            if all(grad is None for grad in gradients[name]):
-                raise ValueError(why_independent(name, loss, inputs))
-        names = self._all_names(losses, inputs[0].device)
-        measured = (measure_pairs if self.monitor else measure)(
-            gradients, names, self.per_batch_item
+        gradients, measured = take_gradients(
+            losses,
+            inputs,
+            self._all_names(losses, inputs[0].device),
+            self._state.norms,
+            self.per_batch_item,
+            pairs=self.monitor,
+            keep_graph=not self.input_only,
         )
         if not measured.norms:
             raise ValueError("input is empty on every rank: leave this call out on all")
@@ -217,8 +215,7 @@ class Balancer:
         scales = self._scales(measured.norms, averages)
         monitored = dict(measured.cosines)
         if self.monitor:
-            ordered = [scales.get(name, 0.0) for name in names]
-            monitored["total_grad_norm"] = measured.total_norm(ordered)
+            monitored["total_grad_norm"] = measured.total_norm(scales)
         mine = [scales[name] for name in losses]
         if self.input_only:
             new_losses = measured_losses(

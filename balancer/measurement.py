@@ -3,7 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Optional, Sequence
+from typing import Dict, Mapping, Optional, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -23,12 +23,17 @@ class Measurement:
 
     norms: Dict[str, float]
     cosines: Dict[str, float] = field(default_factory=dict)
+    _names: Sequence[str] = ()
     _gram: Optional[Tensor] = None
 
-    def total_norm(self, scales: Sequence[float]) -> float:
-        """Return n of Σ_i s_i g_i, for the scales in the order of the names."""
+    def non_finite(self) -> Set[str]:
+        """Return the names of the losses whose norm is infinite or NaN."""
+        return {name for name, norm in self.norms.items() if not math.isfinite(norm)}
+
+    def total_norm(self, scales: Mapping[str, float]) -> float:
+        """Return n of Σ_i s_i g_i; a loss without a scale adds nothing."""
         assert self._gram is not None
-        factors = self._gram.new_tensor(scales)
+        factors = self._gram.new_tensor([scales.get(n, 0.0) for n in self._names])
         squares = torch.einsum("i,bij,j->b", factors, self._gram, factors)
         norms = squares.clamp(min=0).sqrt()
         return mean_over_ranks(norms.mean()[None], [len(norms)])[0][0]
@@ -75,7 +80,7 @@ def measure_pairs(
         torch.cat([norms, products.mean(0).flatten()]), present + [count] * size**2
     )
     found = {name: mean for name, mean, n in zip(names, means, items) if n}
-    return Measurement(found, _cosines(names, means[size:]), products)
+    return Measurement(found, _cosines(names, means[size:]), names, products)
 
 
 def _cosines(names: Sequence[str], products: Sequence[float]) -> Dict[str, float]:

@@ -72,7 +72,7 @@ class _MeasuredLosses(torch.autograd.Function):
         for i, (outer, scale) in enumerate(zip(grad_outputs, ctx.scales)):
             if outer is None:
                 continue
-            factor = outer.reshape(()) * scale
+            factor = _wide(outer).reshape(()) * scale
             for j, grad in enumerate(ctx.saved_tensors[i * count : (i + 1) * count]):
                 if grad is not None:
                     totals[j] = _add_scaled(totals[j], grad, factor)
@@ -80,8 +80,14 @@ class _MeasuredLosses(torch.autograd.Function):
 
 
 def _add_scaled(total: Optional[Tensor], grad: Tensor, factor: Tensor) -> Tensor:
+    grad = _wide(grad)
     factor = factor.to(grad.dtype)
     return grad * factor if total is None else total.addcmul_(grad, factor)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Return a half-precision tensor in float32, any other as it is."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 class _HeldLosses(torch.autograd.Function):

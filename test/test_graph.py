@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from balancer import Balancer
+from balancer.graph import walk_order
 
 
 @pytest.fixture
@@ -99,3 +100,15 @@ def test_custom_function_output_as_input(walks):
         new_losses, _ = Balancer(update_every=2)({"a": y.square().mean()}, y)
         new_losses["a"].backward()
     assert walks.take() == {"y": 2}
+
+
+def test_walks_begin_with_what_shares_nothing_and_keep_what_is_shared(net):
+    y = net["decoder"](X[:, :3])
+    score = net["critic"](y)
+    losses = {
+        "feat": score.abs().exp().mean(),
+        "rec": y.abs().mean(),
+        "adv": score.mean(),
+    }
+    order = walk_order(losses, [y])
+    assert list(order.items()) == [("rec", False), ("adv", True), ("feat", False)]

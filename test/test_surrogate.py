@@ -104,6 +104,16 @@ def test_graph_is_freed(walks, held):
     assert y.requires_grad and new_losses["rec"].requires_grad
 
 
+def test_graphs_are_freed_by_their_last_walk(walks):
+    """Not only that of the loss walked last: a caller may hold the losses for long."""
+    step = Step(walks)
+    losses, y = step.losses()
+    Balancer()(losses, y)
+    for loss in losses.values():
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(loss, y)
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_backward_twice_needs_retain_graph(walks, held):
     step, balancer = Step(walks), Balancer(update_every=2)

@@ -1,0 +1,50 @@
+"""Gradients that fit into float16 on their way, and come out right.
+
+The gradient of a mean loss is small: that of an L1 loss over 16 × 24000 samples is
+2.6e-6, near float16's smallest number, and zero a hundred times below. So a loss is
+multiplied by a power of two before its gradient is taken, and the gradient divided by
+it in float32. bfloat16 has float32's range and needs none of this.
+"""
+
+import math
+from typing import Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from balancer.gradients import Gradients
+
+# The largest power of two that is a float16, as the gradient of a float16 loss must be.
+HIGHEST = 15
+# Scaled norms are brought to about 2^6: an element of 2^6 is far from both ends.
+AIM = 6
+# A power that overflows is lowered by this much, so a few tries reach 0.
+STEP = 5
+
+
+def runs_in_float16(inputs: Sequence[Tensor]) -> bool:
+    """Tell whether a gradient may pass through float16: by dtype or by autocast."""
+    kind = inputs[0].device.type
+    return any(tensor.dtype == torch.float16 for tensor in inputs) or (
+        torch.is_autocast_enabled(kind)
+        and torch.get_autocast_dtype(kind) == torch.float16
+    )
+
+
+def power_for(norm: Optional[float]) -> int:
+    """Return the power of two for a loss whose last norm is known, or is not."""
+    if not norm or not math.isfinite(norm):
+        return HIGHEST
+    return max(0, min(HIGHEST, AIM - math.ceil(math.log2(norm))))
+
+
+def divided(gradients: Gradients, power: int) -> Gradients:
+    """Return the gradients over 2^power, in float32 at least."""
+    return tuple(
+        (
+            None
+            if grad is None
+            else grad.to(torch.promote_types(grad.dtype, torch.float32)) * 2.0**-power
+        )
+        for grad in gradients
+    )
