@@ -31,7 +31,7 @@ EXTRAS = {
         "torchaudio",
     ],
     "plot": ["matplotlib"],
-    "benchmark": ["matplotlib", "tqdm"],
+    "benchmark": ["matplotlib", "torchjd", "tqdm"],
     "test": [
         "black",
         "flake8",

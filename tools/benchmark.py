@@ -57,12 +57,11 @@ def main() -> None:
         return
     check_gradients(turn, ways)
     rows = table(measure(turn, ways, args.rounds))
-    peaks = {
-        name: peak_in_own_process(args, name)
-        for name in tqdm(ways, desc="peak memory", leave=False)
-    }
-    for row in rows:
-        row["peak_mib"] = peaks[row["runs"]]
+    if args.memory:
+        names = tqdm(ways, desc="peak memory", leave=False)
+        peaks = {name: peak_in_own_process(args, name) for name in names}
+        for row in rows:
+            row["peak_mib"] = peaks[row["runs"]]
     print_table(args, rows)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
@@ -83,6 +82,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--length", type=int, default=8000, help="samples, at 16 kHz")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument(
+        "--memory", action="store_true", help="peaks too, each in a process of its own"
+    )
     parser.add_argument("--json", help="write the figures to this file")
     parser.add_argument("--plot", help="draw a bar chart into this file")
     parser.add_argument("--scaling", action="store_true", help="how the cost grows")
@@ -231,9 +233,10 @@ def print_table(args: argparse.Namespace, rows: List[Dict[str, Any]]) -> None:
     for row in rows:
         parts = " | ".join(f"{row[f'{part}_ms']:.0f} ms" for part in (*PARTS, "turn"))
         low, high = row["ratio_quartiles"]
+        peak = f"{row['peak_mib']:.0f} MiB" if "peak_mib" in row else ""
         print(
             f"| {row['name']} | {parts} | {row['ratio']:.2f} | {low:.2f}–{high:.2f} | "
-            f"{row['peak_mib']:.0f} MiB |"
+            f"{peak} |"
         )
 
 

@@ -1,8 +1,8 @@
 """How the cost of balancing grows: with the losses, the batch, the length, the ranks.
 
-The model is small on purpose: the smaller a step, the more the balancer's own work
-beside the backward walks shows. Each loss has a critic of its own, so K losses are K
-graphs, and a measuring call walks each once.
+Small convolutional networks on random audio, much smaller than a codec, so that the
+balancer's own work beside the backward walks shows. Each loss has a critic of its own,
+so K losses are K graphs, and a measuring call walks each once.
 """
 
 import argparse
@@ -56,22 +56,23 @@ class Clock:
 def critic() -> nn.Module:
     """Return a small convolutional discriminator."""
     return nn.Sequential(
-        nn.Conv1d(1, 32, 15, stride=2, padding=7),
+        nn.Conv1d(1, 64, 15, stride=2, padding=7),
         nn.LeakyReLU(0.1),
-        nn.Conv1d(32, 32, 15, stride=4, padding=7),
+        nn.Conv1d(64, 128, 41, stride=4, padding=20, groups=4),
         nn.LeakyReLU(0.1),
-        nn.Conv1d(32, 1, 3, padding=1),
+        nn.Conv1d(128, 256, 5, padding=2),
+        nn.LeakyReLU(0.1),
+        nn.Conv1d(256, 1, 3, padding=1),
     )
 
 
 def generator() -> nn.Module:
     """Return a small convolutional autoencoder."""
     return nn.Sequential(
-        nn.Conv1d(1, 64, 15, stride=4, padding=7),
+        nn.Conv1d(1, 256, 15, stride=4, padding=7),
         nn.ELU(),
-        nn.Conv1d(64, 64, 7, padding=3),
-        nn.ELU(),
-        nn.ConvTranspose1d(64, 1, 16, stride=4, padding=6),
+        *[nn.Sequential(nn.Conv1d(256, 256, 7, padding=3), nn.ELU()) for _ in range(4)],
+        nn.ConvTranspose1d(256, 1, 16, stride=4, padding=6),
     )
 
 
@@ -81,7 +82,8 @@ def one_size(size: Dict[str, int], rounds: int, every: int) -> Dict[str, float]:
     net = generator()
     critics = nn.ModuleList(critic() for _ in range(size.get("losses", LOSSES)))
     audio = torch.randn(size.get("batch", BATCH), 1, size.get("length", LENGTH))
-    balance = Balancer(update_every=every)
+    weights = {f"l{i}": 1.0 for i in range(len(critics))}
+    balance = Balancer(weights=weights, update_every=every)
     turns, own, walks = [], [], []
     for _ in range(rounds + 2):
         net.zero_grad()
