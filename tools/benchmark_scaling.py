@@ -1,8 +1,8 @@
 """How the cost of balancing grows: with the losses, the batch, the length, the ranks.
 
-Small convolutional networks on random audio, much smaller than a codec, so that the
-balancer's own work beside the backward walks shows. Each loss has a critic of its own,
-so K losses are K graphs, and a measuring call walks each once.
+Small convolutional networks on random audio. Each loss has a critic of its own, so K
+losses are K graphs, and a measuring call walks each once. The balancer's own work is
+all that a call does beside those walks.
 """
 
 import argparse

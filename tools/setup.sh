@@ -33,7 +33,8 @@ _setup_active_works() {
 }
 
 _setup_find_python() {
-    local name
+    # Not the stale environment's own Python, which is about to go, if it is active.
+    local name PATH=${PATH//"$_setup_venv/bin:"/}
     for name in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 \
         python3.10; do
         if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

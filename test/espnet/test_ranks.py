@@ -50,7 +50,7 @@ def train_on_two_ranks(config, data, folder, *more):
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_two_ranks_train_and_resume(codec, data, tmp_path):
-    config = {**recipe(codec), "unused_parameters": True, "batch_size": 2}
+    config = {**recipe(codec), "unused_parameters": True, "valid_batch_size": 2}
     logs = train_on_two_ranks(config, data, tmp_path)
     assert "mel_share=" in logs[0]
     saved = torch.load(tmp_path / "exp" / "checkpoint.pth", weights_only=False)
