@@ -76,14 +76,14 @@ def generator() -> nn.Module:
     )
 
 
-def one_size(size: Dict[str, int], rounds: int, every: int) -> Dict[str, float]:
+def one_size(size: Dict[str, int], rounds: int) -> Dict[str, float]:
     """Return medians over the rounds for one size, on this rank."""
     torch.manual_seed(0)
     net = generator()
     critics = nn.ModuleList(critic() for _ in range(size.get("losses", LOSSES)))
     audio = torch.randn(size.get("batch", BATCH), 1, size.get("length", LENGTH))
     weights = {f"l{i}": 1.0 for i in range(len(critics))}
-    balance = Balancer(weights=weights, update_every=every)
+    balance = Balancer(weights=weights)
     turns, own, walks = [], [], []
     for _ in range(rounds + 2):
         net.zero_grad()
@@ -130,25 +130,25 @@ def _wait() -> None:
         dist.barrier()
 
 
-def _rank(rank: int, size: Dict[str, int], rounds: int, every: int, path: str) -> None:
+def _rank(rank: int, size: Dict[str, int], rounds: int, path: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{path}.store", rank=rank, world_size=size["ranks"]
     )
-    result = one_size(size, rounds, every)
+    result = one_size(size, rounds)
     if rank == 0:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(result, file)
     dist.destroy_process_group()
 
 
-def measure_size(size: Dict[str, int], rounds: int, every: int) -> Dict[str, float]:
+def measure_size(size: Dict[str, int], rounds: int) -> Dict[str, float]:
     """Return medians for one size, in processes of its own if it has ranks."""
     if "ranks" not in size:
-        return one_size(size, rounds, every)
+        return one_size(size, rounds)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "result.json")
-        mp.spawn(_rank, (size, rounds, every, path), nprocs=size["ranks"])
+        mp.spawn(_rank, (size, rounds, path), nprocs=size["ranks"])
         with open(path, encoding="utf-8") as file:
             result: Dict[str, float] = json.load(file)
     return result
@@ -158,7 +158,7 @@ def main(args: argparse.Namespace) -> None:
     """Print the table for measuring calls, and the rows as JSON if asked."""
     rows = []
     for kind, size in tqdm(SIZES, desc="sizes", leave=False, file=sys.stderr):
-        figures = measure_size(size, args.rounds, every=1)
+        figures = measure_size(size, args.rounds)
         rows.append({"grows": kind, "size": size[kind], **figures})
     print(
         "| grows | size | walks in the call | turn | own work | of the turn |\n"

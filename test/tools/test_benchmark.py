@@ -36,5 +36,5 @@ def test_scaling_counts_the_walks():
     scaling = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(scaling)
     size = {"losses": 3, "batch": 1, "length": 800}
-    figures = scaling.one_size(size, rounds=1, every=1)
+    figures = scaling.one_size(size, rounds=1)
     assert figures["walks"] == 3 and 0 < figures["own_ms"] < figures["turn_ms"]
