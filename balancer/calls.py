@@ -4,8 +4,6 @@ from typing import Mapping, Optional, Sequence, Tuple, Union
 
 from torch import Tensor
 
-from balancer.distributed import has_ranks
-
 
 def check_losses(
     losses: Mapping[str, Tensor], weights: Optional[Mapping[str, float]]
@@ -38,7 +36,7 @@ def check_losses(
 
 
 def check_inputs(
-    input: Union[Tensor, Sequence[Tensor]], per_batch_item: bool
+    input: Union[Tensor, Sequence[Tensor]], per_batch_item: bool, may_be_empty: bool
 ) -> Tuple[Tensor, ...]:
     """Return the input as a tuple of tensors, or raise ValueError or TypeError."""
     if not isinstance(input, (Tensor, Sequence)):
@@ -54,8 +52,7 @@ def check_inputs(
                 "input has no batch axis (its shape is ()): pass the tensor with its "
                 "batch axis, or set per_batch_item=False"
             )
-        # The last batch of a rank may be empty, and the other ranks wait for its call.
-        if tensor.numel() == 0 and not has_ranks():
+        if tensor.numel() == 0 and not may_be_empty:
             raise ValueError(f"input is empty: its shape is {tuple(tensor.shape)}")
     if len({id(tensor) for tensor in inputs}) < len(inputs):
         raise ValueError("input holds the same tensor twice: pass it once")

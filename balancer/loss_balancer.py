@@ -19,7 +19,7 @@ from typeguard import typechecked
 
 from balancer.calls import check_differentiable, check_inputs, check_losses
 from balancer.checkpoint import save_with
-from balancer.distributed import check_same_names, has_ranks
+from balancer.distributed import check_group, check_same_names, has_ranks
 from balancer.ema import NormAverages
 from balancer.graph import check_paths
 from balancer.options import check_options, read_section
@@ -65,6 +65,8 @@ class Balancer:
             s_i·l_i on the whole graph, for losses with parameters of their own.
         update_every: N, measure the norms on every Nth call. In between the averages
             are held, and with input_only the losses are walked once, jointly.
+        process_group: the ranks that share a batch, of torch.distributed; None takes
+            all. With pipeline or tensor parallelism, those of the data parallelism.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -94,8 +96,10 @@ class Balancer:
         monitor: bool = False,
         input_only: bool = True,
         update_every: int = 1,
+        process_group: Any = None,
     ):
         check_options(total_norm, ema_decay, epsilon, weights, update_every)
+        check_group(process_group)
         self.total_norm = total_norm
         self.ema_decay = ema_decay
         self.per_batch_item = per_batch_item
@@ -105,6 +109,7 @@ class Balancer:
         self.monitor = monitor
         self.input_only = input_only
         self.update_every = update_every
+        self.process_group = process_group
         self.reset()
 
     @classmethod
@@ -159,7 +164,8 @@ class Balancer:
             TypeError: a loss or an input is not a tensor.
         """
         check_losses(losses, self.weights)
-        inputs = check_inputs(input, self.per_batch_item)
+        # The last batch of a rank may be empty, and the other ranks wait for its call.
+        inputs = check_inputs(input, self.per_batch_item, may_be_empty=self._has_ranks)
         if not torch.is_grad_enabled() or not any(
             loss.requires_grad for loss in losses.values()
         ):
@@ -187,9 +193,15 @@ class Balancer:
         self._metrics: Dict[str, float] = {}
         self._walked: Set[Tuple[str, int]] = set()
 
+    @property
+    def _has_ranks(self) -> bool:
+        return has_ranks(self.process_group)
+
     def _is_due(self, losses: Mapping[str, Tensor]) -> bool:
         state = self._state
-        if has_ranks():  # only what all ranks know may decide whether they communicate
+        if (
+            self._has_ranks
+        ):  # only what all ranks know may decide whether they communicate
             return state.calls % self.update_every == 0 or not state.measured_at
         never = -self.update_every
         return any(
@@ -208,6 +220,7 @@ class Balancer:
             self.per_batch_item,
             pairs=self.monitor,
             keep_graph=not self.input_only,
+            group=self.process_group,
         )
         if not measured.norms:
             raise ValueError("input is empty on every rank: leave this call out on all")
@@ -231,7 +244,7 @@ class Balancer:
         self, losses: Mapping[str, Tensor], inputs: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         # Of the other ranks' losses only those of the last measurement are known.
-        present = self._state.latest() if has_ranks() else list(losses)
+        present = self._state.latest() if self._has_ranks else list(losses)
         scales = self._scales(present, self._state.averages)
         mine = [scales.get(name, 0.0) for name in losses]
         if self.input_only:
@@ -259,7 +272,7 @@ class Balancer:
         """Return what any rank may bring on any step, in an order all ranks share."""
         if self.weights is not None:
             return sorted(self.weights)
-        check_same_names(losses, device)
+        check_same_names(losses, device, self.process_group)
         return sorted(losses)
 
     def _weight(self, name: str) -> float:

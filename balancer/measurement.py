@@ -3,7 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Optional, Sequence, Set
+from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Measurement:
     cosines: Dict[str, float] = field(default_factory=dict)
     _names: Sequence[str] = ()
     _gram: Optional[Tensor] = None
+    _group: Any = None
 
     def non_finite(self) -> Set[str]:
         """Return the names of the losses whose norm is infinite or NaN."""
@@ -36,11 +37,14 @@ class Measurement:
         factors = self._gram.new_tensor([scales.get(n, 0.0) for n in self._names])
         squares = torch.einsum("i,bij,j->b", factors, self._gram, factors)
         norms = squares.clamp(min=0).sqrt()
-        return mean_over_ranks(norms.mean()[None], [len(norms)])[0][0]
+        return mean_over_ranks(norms.mean()[None], [len(norms)], self._group)[0][0]
 
 
 def measure(
-    gradients: Mapping[str, Gradients], names: Sequence[str], per_batch_item: bool
+    gradients: Mapping[str, Gradients],
+    names: Sequence[str],
+    per_batch_item: bool,
+    group: Any,
 ) -> Measurement:
     """Measure the norms: K reductions, one all-reduce, one transfer to the host.
 
@@ -48,6 +52,7 @@ def measure(
         gradients: name → the gradients of a loss of this rank.
         names: the losses that any rank may bring, in the same order on each rank.
         per_batch_item: whether items are batch items; else all of an input is one.
+        group: the ranks to take means over, None for all.
     """
     rows = {
         name: item_norms(grads, per_batch_item) for name, grads in gradients.items()
@@ -56,6 +61,7 @@ def measure(
     means, items = mean_over_ranks(
         torch.stack([rows[name].mean() if name in rows else zero for name in names]),
         [len(rows[name]) if name in rows else 0 for name in names],
+        group,
     )
     return Measurement(
         {name: mean for name, mean, count in zip(names, means, items) if count}
@@ -63,7 +69,10 @@ def measure(
 
 
 def measure_pairs(
-    gradients: Mapping[str, Gradients], names: Sequence[str], per_batch_item: bool
+    gradients: Mapping[str, Gradients],
+    names: Sequence[str],
+    per_batch_item: bool,
+    group: Any,
 ) -> Measurement:
     """Measure the norms and the inner products of all pairs, as `measure` does.
 
@@ -71,16 +80,18 @@ def measure_pairs(
     """
     absent: Gradients = (None,) * len(next(iter(gradients.values())))
     products = gram([gradients.get(name, absent) for name in names], per_batch_item)
-    if not has_ranks():
+    if not has_ranks(group):
         products = products.cpu()  # the one transfer: all that follows is on the host
     norms = products.diagonal(dim1=1, dim2=2).sqrt().mean(0)
     size, count = len(names), len(products)
     present = [count if name in gradients else 0 for name in names]
     means, items = mean_over_ranks(
-        torch.cat([norms, products.mean(0).flatten()]), present + [count] * size**2
+        torch.cat([norms, products.mean(0).flatten()]),
+        present + [count] * size**2,
+        group,
     )
     found = {name: mean for name, mean, n in zip(names, means, items) if n}
-    return Measurement(found, _cosines(names, means[size:]), names, products)
+    return Measurement(found, _cosines(names, means[size:]), names, products, group)
 
 
 def _cosines(names: Sequence[str], products: Sequence[float]) -> Dict[str, float]:

@@ -1,6 +1,6 @@
 """One measurement: the walks through the losses' graphs, and what they show."""
 
-from typing import Dict, Mapping, Sequence, Tuple
+from typing import Any, Dict, Mapping, Sequence, Tuple
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ def take_gradients(
     per_batch_item: bool,
     pairs: bool,
     keep_graph: bool,
+    group: Any,
 ) -> Tuple[Dict[str, Gradients], Measurement]:
     """Return the losses' gradients on this rank and their norms over all ranks.
 
@@ -32,6 +33,7 @@ def take_gradients(
         per_batch_item: whether norms are taken for each batch item.
         pairs: whether to keep the inner products of the gradients too.
         keep_graph: whether the losses' graphs are needed afterwards.
+        group: the ranks to take means over, None for all.
 
     Raises:
         ValueError: a loss does not depend on the inputs.
@@ -49,7 +51,7 @@ def take_gradients(
                 name, losses[name], inputs, kept[name], powers[name]
             )
         measured = (measure_pairs if pairs else measure)(
-            gradients, names, per_batch_item
+            gradients, names, per_batch_item, group
         )
         overflowed = {name for name in measured.non_finite() if powers[name]}
         if not overflowed:

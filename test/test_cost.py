@@ -3,13 +3,11 @@
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import typeguard
+from ranks import WEIGHTS, spawn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from balancer import Balancer
-
-WEIGHTS = {"a": 1.0, "b": 2.0, "c": 3.0}
 
 
 def call(balancer):
@@ -67,11 +65,8 @@ def test_a_call_checks_no_types_by_typeguard(monkeypatch):
     call(balancer)
 
 
-def _count_collectives(rank, path, results):
-    dist.init_process_group(
-        "gloo", init_method=f"file://{path}", rank=rank, world_size=2
-    )
-    count = []
+def _count_collectives(rank):
+    found, count = [], []
     all_reduce = dist.all_reduce
 
     def counted(*args, **kwargs):
@@ -84,18 +79,11 @@ def _count_collectives(rank, path, results):
         for _ in range(4):
             count.clear()
             call(balancer).backward()
-            results.put((rank, list(count)))
-    dist.destroy_process_group()
+            found.append(list(count))
+    return found
 
 
 def test_one_collective_of_2k_numbers_a_measurement(tmp_path):
     """And one more, of two numbers, to compare the names while there are no weights."""
-    context = mp.get_context("spawn")
-    results = context.SimpleQueue()
-    mp.spawn(_count_collectives, (tmp_path / "store", results), nprocs=2)
-    found = {0: [], 1: []}
-    while not results.empty():
-        rank, sizes = results.get()
-        found[rank].append(sizes)
     expected = [[2, 6], [], [2, 6], []] + [[6], [], [6], []]
-    assert found == {0: expected, 1: expected}
+    assert spawn(tmp_path, _count_collectives, 2) == [expected, expected]

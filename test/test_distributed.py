@@ -1,106 +1,41 @@
 """Several ranks, on real gloo processes, against one process on the joined batch."""
 
-import time
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from torch import nn
+from ranks import WEIGHTS, assert_close, batch, means, net, spawn, sums, train
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from balancer import Balancer
 
-WEIGHTS = {"a": 1.0, "b": 2.0, "c": 3.0}
+OPTIONS = [
+    {"update_every": 2},
+    {"update_every": 2, "weights": WEIGHTS, "monitor": True},
+]
 
 
-def spawn(tmp_path, function, ranks, *args):
-    """Run function(rank, *args) in each process; return what each returned."""
-    results = [tmp_path / f"{rank}.pt" for rank in range(ranks)]
-    store = f"file://{tmp_path}/store{time.time_ns()}"
-    mp.spawn(_run, (ranks, store, results, function, args), nprocs=ranks)
-    return [torch.load(path, weights_only=False) for path in results]
+def _sums(rank, splits):
+    return [_sums_with(options, rank, splits) for options in OPTIONS]
 
 
-def _run(rank, ranks, store, results, function, args):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-    torch.save(function(rank, *args), results[rank])
-    dist.destroy_process_group()
-
-
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
-
-
-def batch(step):
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(12, 3, generator=generator, dtype=torch.float64)
-
-
-def sums(y):
-    """Losses that are sums over items, so that a rank's are its part of the joined."""
-    return {
-        "a": 1e-3 * y.abs().sum(),
-        "b": 10 * (y - 1).square().sum(),
-        "c": y[:, 0].exp().sum(),
-    }
-
-
-def means(y):
-    return {name: loss / max(len(y), 1) for name, loss in sums(y).items()}
-
-
-def train(module, balancer, batches, losses_of, multiply=1.0):
-    """Train with SGD; return the stats of each step, parameters and state."""
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    stats = []
-    for x, names in batches:
-        y = module(x)
-        losses = losses_of(y)
-        new_losses, found = balancer(
-            losses if names is None else {n: losses[n] for n in names}, y
-        )
-        optimizer.zero_grad()
-        (multiply * sum(new_losses.values())).backward()
-        optimizer.step()
-        stats.append(found)
-    parameters = [p.detach().clone() for p in module.parameters()]
-    return {"stats": stats, "parameters": parameters, "state": balancer.state_dict()}
-
-
-def assert_close(found, expected):
-    for a, b in zip(found["parameters"], expected["parameters"]):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
-    for a, b in zip(found["stats"], expected["stats"]):
-        assert a == pytest.approx(b, rel=1e-9)
-    for name, pair in expected["state"]["averages"].items():
-        assert found["state"]["averages"][name] == pytest.approx(pair, rel=1e-9)
-
-
-def _sums(rank, splits, options):
+def _sums_with(options, rank, splits):
     batches = [(batch(step).split(splits)[rank], None) for step in range(5)]
     ranks = dist.get_world_size()
-    module = DDP(net())
     # DDP takes the mean over ranks of what is, here, a part of a sum.
-    result = train(module, Balancer(**options), batches, sums, multiply=ranks)
-    return result
+    return train(DDP(net()), Balancer(**options), batches, sums, multiply=ranks)
 
 
 @pytest.mark.parametrize("splits", [[12], [5, 7], [1, 9, 2], [3, 3, 3, 3]])
-@pytest.mark.parametrize("options", [{}, {"weights": WEIGHTS, "monitor": True}])
-def test_equals_one_process_on_the_joined_batch(tmp_path, splits, options):
+def test_equals_one_process_on_the_joined_batch(tmp_path, splits):
     """Uneven batches too; averages, scales, stats and parameters."""
-    options = {**options, "update_every": 2}
-    found = spawn(tmp_path, _sums, len(splits), splits, options)
-    expected = train(
-        net(), Balancer(**options), [(batch(step), None) for step in range(5)], sums
-    )
-    for result in found:
-        assert_close(result, expected)
-        assert result["stats"] == found[0]["stats"]
-        assert result["state"] == found[0]["state"]
+    batches = [(batch(step), None) for step in range(5)]
+    expected = [train(net(), Balancer(**options), batches, sums) for options in OPTIONS]
+    found = spawn(tmp_path, _sums, len(splits), splits)
+    for results in found:
+        for result, first, one in zip(results, found[0], expected):
+            assert_close(result, one)
+            assert result["stats"] == first["stats"]
+            assert result["state"] == first["state"]
 
 
 def _means(rank, ranks):
