@@ -160,11 +160,21 @@ def output_losses(
     if codec.use_feat_match_loss:
         losses["feat_match"] = codec.feat_match_loss(p_hat, p) * codec.lambda_feat_match
     if codec.use_mel_loss:
-        losses["mel"] = codec.mel_loss(audio_hat, audio) * codec.lambda_mel
+        losses["mel"] = mel_loss(codec, audio, audio_hat) * codec.lambda_mel
         if codec.use_dual_decoder:
-            mel_real = codec.mel_loss(audio_hat_real, audio)
+            mel_real = mel_loss(codec, audio, audio_hat_real)
             losses["mel_real"] = mel_real * codec.lambda_mel
     return losses
+
+
+def mel_loss(codec: AbsGANCodec, audio: Tensor, audio_hat: Tensor) -> Tensor:
+    """Return the codec's mel loss, in float32 whatever autocast says.
+
+    In float16 the floor under its logarithm, 1e-10, is zero, and its gradient NaN.
+    """
+    with torch.autocast(audio.device.type, enabled=False):
+        loss: Tensor = codec.mel_loss(audio_hat.float(), audio.float())
+    return loss
 
 
 def _stat_name(name: str) -> str:

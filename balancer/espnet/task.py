@@ -26,6 +26,21 @@ class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
     class_choices_list = [*GANCodecTask.class_choices_list, balancer_choices]
 
     @classmethod
+    def main_worker(cls, args: argparse.Namespace) -> None:
+        """Train; what ESPnet starts once in each process.
+
+        Raises:
+            ValueError: several GPUs were given to one process.
+        """
+        if args.balancer is not None and args.ngpu > 1 and not args.distributed:
+            raise ValueError(
+                f"--ngpu {args.ngpu} in one process is torch.nn.DataParallel, whose "
+                "threads would each measure a part of the batch: leave "
+                "--multiprocessing_distributed true, and each GPU gets a process"
+            )
+        super().main_worker(args)
+
+    @classmethod
     def build_model(cls, args: argparse.Namespace) -> ESPnetGANCodecModel:
         """Return ESPnet's model, balanced if `--balancer` says so.
 

@@ -1,7 +1,8 @@
-"""The mini recipe's configurations, cut down for tests."""
+"""The mini recipe's configurations, cut down for tests, and what they leave."""
 
 from pathlib import Path
 
+import torch
 import yaml
 
 CONF = Path(__file__).parents[2] / "egs" / "mini" / "codec1" / "conf"
@@ -22,3 +23,16 @@ def recipe(codec):
         use_tensorboard=False,
     )
     return config
+
+
+def checkpoint(folder):
+    return torch.load(folder / "checkpoint.pth", weights_only=False)
+
+
+def same(a, b):
+    """Whether two nested containers hold the same, tensors to the bit."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b

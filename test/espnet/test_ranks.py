@@ -1,14 +1,19 @@
 """Two ranks of ESPnet's own distributed training, on CPU."""
 
+import json
 import os
+import signal
 import socket
-import subprocess
-import sys
 
 import pytest
-import torch
+import torch.multiprocessing as mp
 import yaml
-from mini_recipe import CODECS, recipe
+from mini_recipe import CODECS, checkpoint, recipe, same
+
+from balancer import Balancer
+from balancer.espnet.task import BalancedGANCodecTask
+
+CONTEXT = mp.get_context("forkserver")
 
 
 def free_port():
@@ -17,48 +22,82 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def train_on_two_ranks(config, data, folder, *more):
-    """Run both ranks to their end; return their logs."""
+def _train(rank, command, folder, killed_in):
+    """Train as one rank; write down the stats, and die in a call if told to."""
+    call, seen = Balancer.__call__, []
+
+    def watched(self, losses, input):
+        if len(seen) == killed_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = call(self, losses, input)
+        seen.append(result[1])
+        return result
+
+    Balancer.__call__ = watched
+    BalancedGANCodecTask.main(cmd=[*command, "--dist_rank", str(rank)])
+    (folder / f"stats{rank}.json").write_text(json.dumps(seen))
+
+
+def train_on_two_ranks(config, data, folder, *more, killed_in=None):
+    """Run both ranks to their end; return their exit codes and what they saw."""
     folder.mkdir(exist_ok=True)
     path = folder / "c.yaml"
     path.write_text(yaml.safe_dump(config))
-    port = free_port()
-    command = [sys.executable, "-m", "balancer.bin.gan_codec_train", "--ngpu", "0"]
-    command += ["--config", path, "--output_dir", folder / "exp", *more]
+    command = ["--ngpu", "0", "--config", path, "--output_dir", folder / "exp", *more]
     for part in ("train", "valid"):
         name = f"--{part}_data_path_and_name_and_type"
         command += [name, f"{data}/wav.scp,audio,sound"]
         command += [f"--{part}_shape_file", f"{data}/utt2num_samples"]
     command += ["--dist_world_size", "2", "--dist_master_addr", "localhost"]
-    command += ["--dist_master_port", str(port), "--dist_backend", "gloo"]
+    command += ["--dist_master_port", free_port(), "--dist_backend", "gloo"]
     command += ["--multiprocessing_distributed", "false"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [str(word) for word in command]
+    CONTEXT.set_forkserver_preload(["balancer.espnet.task"])
     ranks = [
-        subprocess.Popen(
-            [*map(str, command), "--dist_rank", str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=env,
-        )
-        for rank in range(2)
+        CONTEXT.Process(target=_train, args=(i, command, folder, kill))
+        for i, kill in enumerate((None, killed_in))
     ]
-    logs = [rank.communicate(timeout=400)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(logs)
-    return logs
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(400)
+    files = [folder / f"stats{i}.json" for i in range(2)]
+    stats = [json.loads(f.read_text()) if f.exists() else None for f in files]
+    return [rank.exitcode for rank in ranks], stats
+
+
+def distributed(codec):
+    return {**recipe(codec), "unused_parameters": True, "valid_batch_size": 2}
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_two_ranks_train_and_resume(codec, data, tmp_path):
-    config = {**recipe(codec), "unused_parameters": True, "valid_batch_size": 2}
-    logs = train_on_two_ranks(config, data, tmp_path)
-    assert "mel_share=" in logs[0]
-    saved = torch.load(tmp_path / "exp" / "checkpoint.pth", weights_only=False)
-    balancer = saved["optimizers"][0]["balancer"]
-    names = set(config["balancer_conf"]["weights"])
-    assert set(balancer["averages"]) == names and balancer["calls"] > 0
-    if codec == CODECS[0]:
-        config["max_epoch"] = 2
-        train_on_two_ranks(config, data, tmp_path, "--resume", "true")
-        more = torch.load(tmp_path / "exp" / "checkpoint.pth", weights_only=False)
-        assert more["optimizers"][0]["balancer"]["calls"] == 2 * balancer["calls"]
+def test_ranks_see_the_same_stats(codec, data, tmp_path):
+    config = distributed(codec)
+    codes, stats = train_on_two_ranks(config, data, tmp_path)
+    assert codes == [0, 0]
+    assert stats[0] == stats[1] and len(stats[0]) > 0
+    saved = checkpoint(tmp_path / "exp")["optimizers"][0]["balancer"]
+    assert set(saved["averages"]) == set(config["balancer_conf"]["weights"])
+    assert saved["calls"] == len(stats[0])
+
+
+def test_killed_rank_goes_on_where_the_checkpoint_stood(data, tmp_path):
+    config = {**distributed("soundstream"), "max_epoch": 3}
+    codes, stats = train_on_two_ranks(config, data, tmp_path / "whole")
+    assert codes == [0, 0]
+    steps = len(stats[0]) // 3
+    codes, stats = train_on_two_ranks(
+        config, data, tmp_path / "killed", killed_in=steps
+    )
+    assert codes[1] == -signal.SIGKILL and codes[0] != 0
+    assert (
+        checkpoint(tmp_path / "killed" / "exp")["optimizers"][0]["balancer"]["calls"]
+        == steps
+    )
+    codes, stats = train_on_two_ranks(
+        config, data, tmp_path / "killed", "--resume", "true"
+    )
+    assert codes == [0, 0] and len(stats[0]) == 2 * steps
+    whole, resumed = (checkpoint(tmp_path / n / "exp") for n in ("whole", "killed"))
+    assert same(whole["model"], resumed["model"])
+    assert same(whole["optimizers"], resumed["optimizers"])

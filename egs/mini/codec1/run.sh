@@ -18,6 +18,7 @@ Usage: run.sh [--codec soundstream|encodec|dac|funcodec] [options]
   --exp_dir DIR         Where trainings go (exp)
   --tag NAME            Name of this training in exp_dir (the configuration's name)
   --ngpu N              Number of GPUs (0)
+  --num_processes N     Train on N processes of the CPU (1)
   --train_args "ARGS"   More arguments for the trainer, e.g. "--max_epoch 20"
   --decode_model NAME   The model that decodes (valid.mel_loss.best.pth)
   --help                This text
@@ -32,13 +33,15 @@ bad_option() {
 }
 
 codec=soundstream config='' stage=1 stop_stage=4 wav_dir='' synthetic=false
-data_dir='' exp_dir='' tag='' ngpu=0 train_args='' decode_model=valid.mel_loss.best.pth
+data_dir='' exp_dir='' tag='' ngpu=0 num_processes=1 train_args=''
+decode_model=valid.mel_loss.best.pth
 
 while [ $# -gt 0 ]; do
     case $1 in
         --help | -h) usage; exit 0 ;;
         --codec | --config | --stage | --stop_stage | --wav_dir | --synthetic | \
-            --data_dir | --exp_dir | --tag | --ngpu | --train_args | --decode_model)
+            --data_dir | --exp_dir | --tag | --ngpu | --num_processes | --train_args | \
+            --decode_model)
             # A value may begin with dashes only where it holds arguments.
             if [ $# -lt 2 ] || { [ "$1" != --train_args ] && [[ $2 == --* ]]; }; then
                 bad_option "$1 needs a value"
@@ -60,6 +63,10 @@ esac
 [[ $stage =~ ^[1-4]$ ]] || bad_option "--stage is 1 to 4, not $stage"
 [[ $stop_stage =~ ^[1-4]$ ]] || bad_option "--stop_stage is 1 to 4, not $stop_stage"
 [[ $ngpu =~ ^[0-9]+$ ]] || bad_option "--ngpu is a number, not $ngpu"
+[[ $num_processes =~ ^[1-9][0-9]*$ ]] ||
+    bad_option "--num_processes is a number from 1 on, not $num_processes"
+[ "$num_processes" = 1 ] || [ "$ngpu" = 0 ] ||
+    bad_option "--num_processes is for the CPU; --ngpu $ngpu starts a process for each GPU"
 if [ -n "$wav_dir" ]; then
     [ "$synthetic" = false ] || bad_option "--wav_dir and --synthetic exclude each other"
     [ -d "$wav_dir" ] || bad_option "--wav_dir is no folder: $wav_dir"
@@ -107,8 +114,16 @@ if within 2; then
     need "$data_dir/train/wav.scp" 1
     read -r -a more_args <<<"$train_args"
     mkdir -p "$exp"
+    launcher=(python -m)
+    if [ "$num_processes" -gt 1 ]; then
+        launcher=(python -m torch.distributed.run --standalone --local_addr 127.0.0.1
+            --nproc_per_node "$num_processes" -m)
+        more_args+=(--multiprocessing_distributed false --dist_backend gloo
+            --valid_batch_size "$num_processes")
+        export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+    fi
     # ${more_args[@]+...}: an empty array is an error under `set -u` in old bash.
-    python -m balancer.bin.gan_codec_train \
+    "${launcher[@]}" balancer.bin.gan_codec_train \
         --config "$config" --output_dir "$exp" --ngpu "$ngpu" \
         --train_data_path_and_name_and_type "$data_dir/train/wav.scp,audio,sound" \
         --valid_data_path_and_name_and_type "$data_dir/valid/wav.scp,audio,sound" \
