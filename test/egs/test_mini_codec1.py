@@ -36,6 +36,8 @@ def local(name):
         (["--stage", "9"], "--stage is 1 to 4, not 9"),
         (["--wav_dir", "/no/such/folder"], "no folder: /no/such/folder"),
         (["--synthetic", "yes"], "--synthetic is true or false, not yes"),
+        (["--num_processes", "0"], "--num_processes is a number from 1 on, not 0"),
+        (["--num_processes", "2", "--ngpu", "1"], "--num_processes is for the CPU"),
     ],
 )
 def test_bad_option_gets_a_usage_line(options, message):
@@ -81,6 +83,17 @@ def test_all_stages_on_a_folder_of_recordings(tmp_path):
     ]
     targets = [float(line.split()[2]) for line in table[1:]]
     assert sum(targets) == pytest.approx(1.0, abs=0.01)
+
+
+def test_two_processes(tmp_path):
+    result = run(
+        *("--synthetic", "true", "--num_processes", 2, "--stop_stage", 2),
+        *("--data_dir", tmp_path / "data", "--exp_dir", tmp_path, "--tag", "two"),
+        *("--train_args", "--max_epoch 1 --use_matplotlib false"),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    log = (tmp_path / "two" / "train.log").read_text()
+    assert "0/2]" in log and "mel_share=" in log
 
 
 def test_artificial_voices(tmp_path):
