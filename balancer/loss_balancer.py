@@ -2,7 +2,6 @@
 
 from typing import (
     Any,
-    Collection,
     Dict,
     List,
     Mapping,
@@ -22,7 +21,8 @@ from balancer.checkpoint import save_with
 from balancer.distributed import check_group, check_same_names, has_ranks
 from balancer.ema import NormAverages
 from balancer.graph import check_paths
-from balancer.options import check_options, read_section
+from balancer.options import check_exact, check_options, read_section
+from balancer.scales import ScaleRule
 from balancer.state import BalancerState
 from balancer.stats import loss_stats
 from balancer.surrogate import held_losses, measured_losses, scaled_losses
@@ -60,6 +60,9 @@ class Balancer:
         balance_grads: False scales each loss by its weight alone, and still measures.
         monitor: whether to add the cosine of each pair of gradients and the norm of
             the balanced gradient to the stats.
+        exact_total_norm: whether total_norm is the average norm of the balanced
+            gradient itself. AudioCraft's is the sum of the losses' norms, which is more
+            than that of their sum unless all pull the same way.
         input_only: True returns losses that carry gradient to `input` and nowhere
             else, so a discriminator gets none in the generator's turn. False returns
             s_i·l_i on the whole graph, for losses with parameters of their own.
@@ -94,11 +97,13 @@ class Balancer:
         weights: Optional[Mapping[str, float]] = None,
         balance_grads: bool = True,
         monitor: bool = False,
+        exact_total_norm: bool = False,
         input_only: bool = True,
         update_every: int = 1,
         process_group: Any = None,
     ):
         check_options(total_norm, ema_decay, epsilon, weights, update_every)
+        check_exact(exact_total_norm, balance_grads)
         check_group(process_group)
         self.total_norm = total_norm
         self.ema_decay = ema_decay
@@ -107,6 +112,7 @@ class Balancer:
         self.weights = None if weights is None else dict(weights)
         self.balance_grads = balance_grads
         self.monitor = monitor
+        self.exact_total_norm = exact_total_norm
         self.input_only = input_only
         self.update_every = update_every
         self.process_group = process_group
@@ -189,9 +195,20 @@ class Balancer:
 
     def reset(self) -> None:
         """Forget everything that was measured."""
-        self._state = BalancerState(NormAverages(self.ema_decay, self.update_every))
+        empty = NormAverages(self.ema_decay, self.update_every)
+        self._state = BalancerState(empty, empty)
         self._metrics: Dict[str, float] = {}
         self._walked: Set[Tuple[str, int]] = set()
+
+    @property
+    def _rule(self) -> ScaleRule:
+        return ScaleRule(
+            self.total_norm,
+            self.epsilon,
+            self.weights,
+            self.balance_grads,
+            self.exact_total_norm,
+        )
 
     @property
     def _has_ranks(self) -> bool:
@@ -218,17 +235,20 @@ class Balancer:
             self._all_names(losses, inputs[0].device),
             self._state.norms,
             self.per_batch_item,
-            pairs=self.monitor,
+            pairs=self.monitor or self.exact_total_norm,
             keep_graph=not self.input_only,
             group=self.process_group,
         )
         if not measured.norms:
             raise ValueError("input is empty on every rank: leave this call out on all")
         averages = self._state.averages.updated(measured.norms)
-        scales = self._scales(measured.norms, averages)
-        monitored = dict(measured.cosines)
+        scales = self._rule.scales(measured.norms, averages)
+        combined = self._rule.combined(scales, self._state.combined, measured)
+        scales = self._rule.exact(scales, combined)
+        monitored = {}
         if self.monitor:
-            monitored["total_grad_norm"] = measured.total_norm(scales)
+            total = measured.total_norm(scales)
+            monitored = {**measured.cosines, "total_grad_norm": total}
         mine = [scales[name] for name in losses]
         if self.input_only:
             new_losses = measured_losses(
@@ -236,7 +256,9 @@ class Balancer:
             )
         else:
             new_losses = scaled_losses(losses.values(), mine)
-        self._state = self._state.after_measurement(averages, measured.norms, monitored)
+        self._state = self._state.after_measurement(
+            averages, combined, measured.norms, monitored
+        )
         self._metrics = self._stats(scales)
         return new_losses
 
@@ -245,7 +267,7 @@ class Balancer:
     ) -> Sequence[Tensor]:
         # Of the other ranks' losses only those of the last measurement are known.
         present = self._state.latest() if self._has_ranks else list(losses)
-        scales = self._scales(present, self._state.averages)
+        scales = self._rule.held(present, self._state)
         mine = [scales.get(name, 0.0) for name in losses]
         if self.input_only:
             new_losses = held_losses(list(losses.values()), mine, inputs)
@@ -258,10 +280,10 @@ class Balancer:
     def _evaluate(
         self, losses: Mapping[str, Tensor]
     ) -> Tuple[Dict[str, Tensor], Dict[str, float]]:
-        scales = self._scales(losses, self._state.averages)
-        for name in losses:
+        scales = self._rule.held(losses, self._state)
+        for name, weight in self._rule.weights_of(losses).items():
             if self._state.averages.get(name) is None:
-                scales[name] = self._weight(name)
+                scales[name] = weight
         scaled = scaled_losses(losses.values(), [scales[name] for name in losses])
         self._metrics = {f"{name}_scale": scales[name] for name in losses}
         return dict(zip(losses, scaled)), self.metrics
@@ -274,25 +296,6 @@ class Balancer:
             return sorted(self.weights)
         check_same_names(losses, device, self.process_group)
         return sorted(losses)
-
-    def _weight(self, name: str) -> float:
-        return 1.0 if self.weights is None else float(self.weights[name])
-
-    def _scales(
-        self, present: Collection[str], averages: NormAverages
-    ) -> Dict[str, float]:
-        """Return s_i for the losses that are present, 0 for one without an average."""
-        weights = {name: self._weight(name) for name in present}
-        if not self.balance_grads:
-            return weights
-        unit = self.total_norm / sum(weights.values())
-        scales = {}
-        for name, weight in weights.items():
-            average = averages.get(name)
-            scales[name] = (
-                0.0 if average is None else unit * weight / (self.epsilon + average)
-            )
-        return scales
 
     def _stats(self, scales: Mapping[str, float]) -> Dict[str, float]:
         names = list(scales) if self.weights is None else list(self.weights)

@@ -36,6 +36,15 @@ def check_options(
         )
 
 
+def check_exact(exact_total_norm: bool, balance_grads: bool) -> None:
+    """Raise ValueError if there is no norm that could be made exact."""
+    if exact_total_norm and not balance_grads:
+        raise ValueError(
+            "exact_total_norm is true but balance_grads is false, so no scale follows "
+            "from total_norm: leave one of them at its default"
+        )
+
+
 def read_section(
     factory: Callable[..., Any], section: Mapping[str, Any]
 ) -> Dict[str, Any]:

@@ -13,6 +13,7 @@ class BalancerState:
 
     Attributes:
         averages: the averages of the norms.
+        combined: that of the norm of the balanced gradient, before it is made exact.
         calls: the number of calls that trained.
         norms: name → n_i as last measured.
         measured_at: name → the number of calls before the one that measured it last.
@@ -20,6 +21,7 @@ class BalancerState:
     """
 
     averages: NormAverages
+    combined: NormAverages
     calls: int = 0
     norms: Dict[str, float] = field(default_factory=dict)
     measured_at: Dict[str, int] = field(default_factory=dict)
@@ -32,12 +34,14 @@ class BalancerState:
     def after_measurement(
         self,
         averages: NormAverages,
+        combined: NormAverages,
         norms: Mapping[str, float],
         monitored: Mapping[str, float],
     ) -> "BalancerState":
         """Return the state after a call that measured `norms`."""
         return BalancerState(
             averages,
+            combined,
             self.calls + 1,
             {**self.norms, **norms},
             {**self.measured_at, **dict.fromkeys(norms, self.calls)},
@@ -53,6 +57,7 @@ class BalancerState:
         """Return plain dicts, lists and numbers."""
         return {
             "averages": self.averages.state_dict(),
+            "combined": self.combined.state_dict(),
             "calls": self.calls,
             "norms": dict(self.norms),
             "measured_at": dict(self.measured_at),
@@ -73,6 +78,7 @@ class BalancerState:
             )
         return BalancerState(
             self.averages.loaded(_numbers(saved, "averages", _pair)),
+            self.combined.loaded(_numbers(saved, "combined", _pair)),
             _number(int, saved["calls"], "calls"),
             _numbers(saved, "norms", float),
             _numbers(saved, "measured_at", int),

@@ -15,7 +15,10 @@ class Run:
         self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.05)
         self.balancer = Balancer(
-            ema_decay=0.9, update_every=update_every, monitor=monitor
+            ema_decay=0.9,
+            update_every=update_every,
+            monitor=monitor,
+            exact_total_norm=monitor,
         )
         self.balancer.checkpoint_with(self.optimizer)
 

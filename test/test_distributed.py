@@ -10,7 +10,12 @@ from balancer import Balancer
 
 OPTIONS = [
     {"update_every": 2},
-    {"update_every": 2, "weights": WEIGHTS, "monitor": True},
+    {
+        "update_every": 2,
+        "weights": WEIGHTS,
+        "monitor": True,
+        "exact_total_norm": True,
+    },
 ]
 
 

@@ -192,6 +192,42 @@ def test_monitor(input_only):
     assert stats["a_b_cosine"] == 0.0 and stats["b_share"] == 0.0
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    total_norm=st.floats(0.1, 10),
+    input_only=st.booleans(),
+)
+def test_exact_total_norm(seed, total_norm, input_only):
+    """Of gradients that oppose each other too, and on held calls; shares stay."""
+    options = dict(ema_decay=0.0, epsilon=0.0, input_only=input_only, update_every=2)
+    exact = Balancer(total_norm, exact_total_norm=True, **options)
+    plain = Balancer(total_norm, **options)
+    grads = random_grads(seed, spread=1.0)
+    grads["c"] = -0.9 * grads["a"] + 0.1 * grads["b"]
+    for _ in range(2):
+        grad, stats = balanced_grad(exact, grads)
+        other, expected = balanced_grad(plain, grads)
+        norm = grad.flatten(1).norm(dim=1).mean().item()
+        assert norm == pytest.approx(total_norm, rel=1e-9)
+        torch.testing.assert_close(
+            grad / norm, other / other.flatten(1).norm(dim=1).mean(), rtol=1e-9, atol=0
+        )
+        assert stats["a_share"] == pytest.approx(expected["a_share"], rel=1e-9)
+    assert "total_grad_norm" not in stats
+
+
+def test_exact_total_norm_holds_on_average():
+    balancer = Balancer(3.0, ema_decay=1.0, exact_total_norm=True)
+    for step in range(300):
+        grad, stats = balanced_grad(balancer, random_grads(step, spread=0.0))
+    norms = []
+    for step in range(300, 400):
+        grad, _ = balanced_grad(balancer, random_grads(step, spread=0.0))
+        norms.append(grad.flatten(1).norm(dim=1).mean().item())
+    assert sum(norms) / len(norms) == pytest.approx(3.0, rel=0.02)
+
+
 def test_update_every_decays_as_if_the_norm_had_stood():
     every, each = Balancer(ema_decay=0.9, update_every=3), Balancer(ema_decay=0.9)
     for step in range(7):
@@ -348,6 +384,7 @@ BAD_OPTIONS = [
     (dict(weights={"a": math.inf}), ValueError, "'a'.*inf"),
     (dict(weights={"a": math.nan, "b": 1.0}), ValueError, "'a'.*nan"),
     (dict(weights={"a": 0.0}), ValueError, "sum to zero.*'a'"),
+    (dict(exact_total_norm=True, balance_grads=False), ValueError, "balance_grads"),
     (dict(weights={}), ValueError, "sum to zero"),
     (dict(weights={"a": "x"}), TypeCheckError, "weights"),
     (dict(balance_grads=1), TypeCheckError, "balance_grads"),

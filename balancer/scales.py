@@ -1,0 +1,69 @@
+"""What each loss is multiplied by."""
+
+from dataclasses import dataclass
+from typing import Dict, Iterable, Mapping, Optional
+
+from balancer.ema import NormAverages
+from balancer.measurement import Measurement
+from balancer.state import BalancerState
+
+# The name of the one average in BalancerState.combined.
+_NORM = "norm"
+
+
+@dataclass(frozen=True)
+class ScaleRule:
+    """The rule that turns averages into scales; see Balancer for its options."""
+
+    total_norm: float
+    epsilon: float
+    weights: Optional[Mapping[str, float]]
+    balance_grads: bool
+    exact_total_norm: bool
+
+    def weights_of(self, present: Iterable[str]) -> Dict[str, float]:
+        """Return w_i of the losses that are present."""
+        if self.weights is None:
+            return dict.fromkeys(present, 1.0)
+        return {name: float(self.weights[name]) for name in present}
+
+    def scales(
+        self, present: Iterable[str], averages: NormAverages
+    ) -> Dict[str, float]:
+        """Return s_i = total_norm · w_i / Σ_j w_j / (epsilon + a_i).
+
+        A loss without an average has had a gradient of zero so far, and the scale 0.
+        """
+        weights = self.weights_of(present)
+        if not self.balance_grads:
+            return weights
+        unit = self.total_norm / sum(weights.values())
+        scales = {}
+        for name, weight in weights.items():
+            average = averages.get(name)
+            scales[name] = (
+                0.0 if average is None else unit * weight / (self.epsilon + average)
+            )
+        return scales
+
+    def combined(
+        self, scales: Mapping[str, float], averages: NormAverages, found: Measurement
+    ) -> NormAverages:
+        """Return the average of the norm of Σ_i s_i g_i, with this call's in it."""
+        if not self.exact_total_norm:
+            return averages
+        return averages.updated({_NORM: found.total_norm(scales)})
+
+    def exact(
+        self, scales: Mapping[str, float], combined: NormAverages
+    ) -> Dict[str, float]:
+        """Return the scales, with exact_total_norm divided by what the average says."""
+        average = combined.get(_NORM) if self.exact_total_norm else None
+        if average is None:
+            return dict(scales)
+        factor = self.total_norm / (self.epsilon + average)
+        return {name: factor * scale for name, scale in scales.items()}
+
+    def held(self, present: Iterable[str], state: BalancerState) -> Dict[str, float]:
+        """Return the scales of a call that measures nothing."""
+        return self.exact(self.scales(present, state.averages), state.combined)
