@@ -31,6 +31,8 @@ EXTRAS = {
         "torchaudio",
     ],
     "plot": ["matplotlib"],
+    # With what its weightings need for solving quadratic programs.
+    "torchjd": ["torchjd[cagrad,fairgrad,quadprog-projector]>=0.18"],
     "benchmark": ["matplotlib", "torchjd", "tqdm"],
     "test": [
         "black",

@@ -1,5 +1,6 @@
 """The balancer: what a loss weighs in the gradient no longer hangs on its scale."""
 
+from types import MappingProxyType
 from typing import (
     Any,
     Dict,
@@ -21,12 +22,14 @@ from balancer.checkpoint import save_with
 from balancer.distributed import check_group, check_same_names, has_ranks
 from balancer.ema import NormAverages
 from balancer.graph import check_paths
-from balancer.options import check_exact, check_options, read_section
+from balancer.options import check_balanced, check_options, read_section
 from balancer.scales import ScaleRule
+from balancer.schedule import Weight, read_weights, weights_at
 from balancer.state import BalancerState
 from balancer.stats import loss_stats
 from balancer.surrogate import held_losses, measured_losses, scaled_losses
 from balancer.walks import take_gradients
+from balancer.weighting import read_weighting
 
 
 class Balancer:
@@ -56,13 +59,18 @@ class Balancer:
         per_batch_item: whether to take norms for each batch item (axis 0).
         epsilon: added to each average, at least 0.
         weights: name → weight w_i ≥ 0; None weighs all losses alike. A loss that is
-            not in it is refused.
+            not in it is refused. A weight that changes is given as {"start": 0, "end":
+            3, "from_step": 1000, "to_step": 2000}, in steps that are calls in training.
         balance_grads: False scales each loss by its weight alone, and still measures.
         monitor: whether to add the cosine of each pair of gradients and the norm of
             the balanced gradient to the stats.
         exact_total_norm: whether total_norm is the average norm of the balanced
             gradient itself. AudioCraft's is the sum of the losses' norms, which is more
             than that of their sum unless all pull the same way.
+        weighting: a weighting of TorchJD, e.g. "upgrad", for losses that conflict. It
+            gets the Gram matrix of g_i / (epsilon + a_i) and the preferences w_i /
+            Σ_j w_j, and its coefficients take their place; see Weighting.
+        weighting_conf: arguments of that weighting.
         input_only: True returns losses that carry gradient to `input` and nowhere
             else, so a discriminator gets none in the generator's turn. False returns
             s_i·l_i on the whole graph, for losses with parameters of their own.
@@ -94,25 +102,28 @@ class Balancer:
         per_batch_item: bool = True,
         epsilon: float = 1e-12,
         *,
-        weights: Optional[Mapping[str, float]] = None,
+        weights: Optional[Mapping[str, Any]] = None,
         balance_grads: bool = True,
         monitor: bool = False,
         exact_total_norm: bool = False,
+        weighting: Optional[str] = None,
+        weighting_conf: Optional[Mapping[str, Any]] = None,
         input_only: bool = True,
         update_every: int = 1,
         process_group: Any = None,
     ):
-        check_options(total_norm, ema_decay, epsilon, weights, update_every)
-        check_exact(exact_total_norm, balance_grads)
+        check_options(total_norm, ema_decay, epsilon, update_every)
+        check_balanced(balance_grads, exact_total_norm, weighting)
         check_group(process_group)
         self.total_norm = total_norm
         self.ema_decay = ema_decay
         self.per_batch_item = per_batch_item
         self.epsilon = epsilon
-        self.weights = None if weights is None else dict(weights)
+        self.weights = weights
         self.balance_grads = balance_grads
         self.monitor = monitor
         self.exact_total_norm = exact_total_norm
+        self._weighting = read_weighting(weighting, weighting_conf)
         self.input_only = input_only
         self.update_every = update_every
         self.process_group = process_group
@@ -169,7 +180,7 @@ class Balancer:
                 way around `input`.
             TypeError: a loss or an input is not a tensor.
         """
-        check_losses(losses, self.weights)
+        check_losses(losses, self._rule.weights)
         # The last batch of a rank may be empty, and the other ranks wait for its call.
         inputs = check_inputs(input, self.per_batch_item, may_be_empty=self._has_ranks)
         if not torch.is_grad_enabled() or not any(
@@ -189,6 +200,15 @@ class Balancer:
         return dict(zip(losses, new_losses)), self.metrics
 
     @property
+    def weights(self) -> Optional[Mapping[str, Weight]]:
+        """The weights by name, each a number or a Ramp; set them between calls."""
+        return None if self._weights is None else MappingProxyType(self._weights)
+
+    @weights.setter
+    def weights(self, weights: Optional[Mapping[str, Any]]) -> None:
+        self._weights = None if weights is None else read_weights(weights)
+
+    @property
     def metrics(self) -> Dict[str, float]:
         """The stats of the last call; empty before the first."""
         return dict(self._metrics)
@@ -202,12 +222,14 @@ class Balancer:
 
     @property
     def _rule(self) -> ScaleRule:
+        weights = self._weights
         return ScaleRule(
             self.total_norm,
             self.epsilon,
-            self.weights,
+            None if weights is None else weights_at(weights, self._state.calls),
             self.balance_grads,
             self.exact_total_norm,
+            self._weighting,
         )
 
     @property
@@ -235,16 +257,18 @@ class Balancer:
             self._all_names(losses, inputs[0].device),
             self._state.norms,
             self.per_batch_item,
-            pairs=self.monitor or self.exact_total_norm,
+            pairs=self.monitor or self.exact_total_norm or bool(self._weighting),
             keep_graph=not self.input_only,
             group=self.process_group,
         )
         if not measured.norms:
             raise ValueError("input is empty on every rank: leave this call out on all")
         averages = self._state.averages.updated(measured.norms)
-        scales = self._rule.scales(measured.norms, averages)
-        combined = self._rule.combined(scales, self._state.combined, measured)
-        scales = self._rule.exact(scales, combined)
+        rule = self._rule
+        coefficients = rule.coefficients(measured, averages, self._state)
+        scales = rule.scales(measured.norms, averages, coefficients)
+        combined = rule.combined(scales, self._state.combined, measured)
+        scales = rule.exact(scales, combined)
         monitored = {}
         if self.monitor:
             total = measured.total_norm(scales)
@@ -257,7 +281,7 @@ class Balancer:
         else:
             new_losses = scaled_losses(losses.values(), mine)
         self._state = self._state.after_measurement(
-            averages, combined, measured.norms, monitored
+            averages, combined, measured.norms, monitored, coefficients
         )
         self._metrics = self._stats(scales)
         return new_losses
@@ -292,13 +316,13 @@ class Balancer:
         self, losses: Mapping[str, Tensor], device: torch.device
     ) -> List[str]:
         """Return what any rank may bring on any step, in an order all ranks share."""
-        if self.weights is not None:
-            return sorted(self.weights)
+        if self._weights is not None:
+            return sorted(self._weights)
         check_same_names(losses, device, self.process_group)
         return sorted(losses)
 
     def _stats(self, scales: Mapping[str, float]) -> Dict[str, float]:
-        names = list(scales) if self.weights is None else list(self.weights)
+        names = list(scales) if self._weights is None else list(self._weights)
         state = self._state
         stats = loss_stats(names, scales, state.norms, state.averages)
         return {**stats, **state.monitored}

@@ -24,12 +24,24 @@ class Measurement:
     norms: Dict[str, float]
     cosines: Dict[str, float] = field(default_factory=dict)
     _names: Sequence[str] = ()
+    _mean_products: Sequence[float] = ()
     _gram: Optional[Tensor] = None
     _group: Any = None
 
     def non_finite(self) -> Set[str]:
         """Return the names of the losses whose norm is infinite or NaN."""
         return {name for name, norm in self.norms.items() if not math.isfinite(norm)}
+
+    def gram(self, names: Sequence[str]) -> Tensor:
+        """Return the mean inner products of these losses' gradients, on the host.
+
+        Returns:
+            [K, K], float64.
+        """
+        size = len(self._names)
+        whole = torch.tensor(self._mean_products, dtype=torch.float64)
+        index = [self._names.index(name) for name in names]
+        return whole.reshape(size, size)[index][:, index]
 
     def total_norm(self, scales: Mapping[str, float]) -> float:
         """Return n of Σ_i s_i g_i; a loss without a scale adds nothing."""
@@ -91,7 +103,8 @@ def measure_pairs(
         group,
     )
     found = {name: mean for name, mean, n in zip(names, means, items) if n}
-    return Measurement(found, _cosines(names, means[size:]), names, products, group)
+    cosines = _cosines(names, means[size:])
+    return Measurement(found, cosines, names, means[size:], products, group)
 
 
 def _cosines(names: Sequence[str], products: Sequence[float]) -> Dict[str, float]:

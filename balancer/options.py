@@ -10,7 +10,6 @@ def check_options(
     total_norm: float,
     ema_decay: float,
     epsilon: float,
-    weights: Optional[Mapping[str, float]],
     update_every: int,
 ) -> None:
     """Raise ValueError, naming the argument and its value, if one is out of range."""
@@ -22,27 +21,21 @@ def check_options(
         raise ValueError(f"epsilon must be at least 0 and finite, but is {epsilon}")
     if update_every < 1:
         raise ValueError(f"update_every must be at least 1, but is {update_every}")
-    if weights is None:
+
+
+def check_balanced(
+    balance_grads: bool, exact_total_norm: bool, weighting: Optional[str]
+) -> None:
+    """Raise ValueError if an option that rules the scales has no scale to rule."""
+    if balance_grads:
         return
-    for name, weight in weights.items():
-        if not 0 <= weight < math.inf:
+    given = {"exact_total_norm": exact_total_norm, "weighting": weighting}
+    for name, value in given.items():
+        if value not in (False, None, "none"):
             raise ValueError(
-                f"the weight of loss {name!r} must be at least 0 and finite, but is "
-                f"{weight}"
+                f"{name} is {value!r} but balance_grads is false, so scales are just "
+                "the weights: leave one of the two at its default"
             )
-    if not sum(weights.values()) > 0:
-        raise ValueError(
-            f"weights sum to zero: give at least one of {list(weights)} a positive one"
-        )
-
-
-def check_exact(exact_total_norm: bool, balance_grads: bool) -> None:
-    """Raise ValueError if there is no norm that could be made exact."""
-    if exact_total_norm and not balance_grads:
-        raise ValueError(
-            "exact_total_norm is true but balance_grads is false, so no scale follows "
-            "from total_norm: leave one of them at its default"
-        )
 
 
 def read_section(

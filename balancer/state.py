@@ -18,6 +18,7 @@ class BalancerState:
         norms: name → n_i as last measured.
         measured_at: name → the number of calls before the one that measured it last.
         monitored: the cosines and the norm of the balanced gradient, as last measured.
+        coefficients: what a weighting made of the last measurement.
     """
 
     averages: NormAverages
@@ -26,6 +27,7 @@ class BalancerState:
     norms: Dict[str, float] = field(default_factory=dict)
     measured_at: Dict[str, int] = field(default_factory=dict)
     monitored: Dict[str, float] = field(default_factory=dict)
+    coefficients: Dict[str, float] = field(default_factory=dict)
 
     def after_call(self) -> "BalancerState":
         """Return the state after a call that measured nothing."""
@@ -37,6 +39,7 @@ class BalancerState:
         combined: NormAverages,
         norms: Mapping[str, float],
         monitored: Mapping[str, float],
+        coefficients: Mapping[str, float],
     ) -> "BalancerState":
         """Return the state after a call that measured `norms`."""
         return BalancerState(
@@ -46,6 +49,7 @@ class BalancerState:
             {**self.norms, **norms},
             {**self.measured_at, **dict.fromkeys(norms, self.calls)},
             dict(monitored),
+            dict(coefficients),
         )
 
     def latest(self) -> List[str]:
@@ -62,6 +66,7 @@ class BalancerState:
             "norms": dict(self.norms),
             "measured_at": dict(self.measured_at),
             "monitored": dict(self.monitored),
+            "coefficients": dict(self.coefficients),
         }
 
     def from_dict(self, saved: Mapping[str, Any]) -> "BalancerState":
@@ -83,6 +88,7 @@ class BalancerState:
             _numbers(saved, "norms", float),
             _numbers(saved, "measured_at", int),
             _numbers(saved, "monitored", float),
+            _numbers(saved, "coefficients", float),
         )
 
 

@@ -386,7 +386,7 @@ BAD_OPTIONS = [
     (dict(weights={"a": 0.0}), ValueError, "sum to zero.*'a'"),
     (dict(exact_total_norm=True, balance_grads=False), ValueError, "balance_grads"),
     (dict(weights={}), ValueError, "sum to zero"),
-    (dict(weights={"a": "x"}), TypeCheckError, "weights"),
+    (dict(weights={"a": "x"}), TypeError, "'a'.*'x'"),
     (dict(balance_grads=1), TypeCheckError, "balance_grads"),
     (dict(update_every=2.5), TypeCheckError, "update_every"),
 ]
