@@ -3,6 +3,10 @@
 import math
 from typing import Dict, List, Mapping, Optional, Sequence
 
+# A smaller norm counts as zero. Its inverse is no factor for float32, whose largest
+# number is 3e38, once total_norm and GradScaler's scale have been multiplied in.
+SMALLEST = 1e-30
+
 
 class NormAverages:
     """Bias-corrected exponential moving averages, one for each loss.
@@ -16,9 +20,10 @@ class NormAverages:
     "High Fidelity Neural Audio Compression", section 3.4).
 
     A norm that stood for N calls counts as N equal norms: β^N in place of β and
-    1 + β + … + β^(N-1) in place of 1. A norm that is zero or not finite says nothing
-    about a loss's scale and is left out, so the average of a loss begins at its first
-    non-zero finite norm, and a loss that was off keeps the average that it had.
+    1 + β + … + β^(N-1) in place of 1. A norm that is zero (below 1e-30) or not finite
+    says nothing about a loss's scale and is left out, so the average of a loss begins
+    at its first non-zero finite norm, and a loss that was off keeps the average that it
+    had.
 
     Args:
         decay: β, in [0, 1].
@@ -48,7 +53,7 @@ class NormAverages:
         new = object.__new__(NormAverages)
         new._decay, new._mass, new._stats = self._decay, self._mass, dict(self._stats)
         for name, norm in norms.items():
-            if norm > 0 and math.isfinite(norm):
+            if SMALLEST <= norm < math.inf:
                 total, fix = self._stats.get(name, (0.0, 0.0))
                 new._stats[name] = [
                     self._decay * total + self._mass * norm,
