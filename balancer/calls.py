@@ -23,6 +23,11 @@ def check_losses(
                 f"loss {name!r} must have one element, but has shape "
                 f"{tuple(loss.shape)}: take its mean or sum first"
             )
+        if loss.is_complex():
+            raise ValueError(
+                f"loss {name!r} must be real, but is {loss.dtype}: take its abs() or "
+                "its real part"
+            )
         if weights is not None and name not in weights:
             raise ValueError(
                 f"loss {name!r} has no weight: weights names {list(weights)}; add "

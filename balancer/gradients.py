@@ -92,7 +92,7 @@ def _rows(grad: Tensor, per_batch_item: bool) -> Tensor:
     float64 since the squares of gradients of 1e-23 or 1e19 leave float32's range.
     """
     if grad.is_complex():
-        grad = torch.view_as_real(grad)
+        grad = torch.view_as_real(grad.resolve_conj())
     # Apple's MPS has no float64.
     wide = torch.float32 if grad.device.type == "mps" else torch.float64
     if not grad.numel():  # a rank's empty batch has no items, whatever they are
