@@ -1,5 +1,6 @@
 """State that travels in an optimizer's state dict, which every trainer saves."""
 
+import copy
 from typing import Any, Dict, List, Mapping, Optional, Protocol
 
 import torch
@@ -18,8 +19,9 @@ class Stateful(Protocol):
 def save_with(optimizer: torch.optim.Optimizer, key: str, owner: Stateful) -> None:
     """Save and load `owner` in optimizer.state_dict()[key].
 
-    A checkpoint without the key resets the owner. An optimizer without the owner loads
-    a checkpoint with the key, since torch.optim.Optimizer reads its own keys alone.
+    A checkpoint without the key resets the owner; one that the owner refuses changes
+    neither. An optimizer without the owner loads a checkpoint with the key, since
+    torch.optim.Optimizer reads its own keys alone.
 
     Raises:
         ValueError: the optimizer's state dict has that key already.
@@ -36,6 +38,8 @@ def save_with(optimizer: torch.optim.Optimizer, key: str, owner: Stateful) -> No
 
     def look(_: Any, state: Dict[str, Any]) -> None:
         found[:] = [state.get(key)]
+        if found[0] is not None:  # refused here, it leaves the optimizer as it was
+            copy.deepcopy(owner).load_state_dict(found[0])
 
     def load(_: Any) -> None:
         # Not before, so that a checkpoint that the optimizer refuses changes nothing.

@@ -238,10 +238,10 @@ class Balancer:
 
     def _is_due(self, losses: Mapping[str, Tensor]) -> bool:
         state = self._state
-        if (
-            self._has_ranks
-        ):  # only what all ranks know may decide whether they communicate
-            return state.calls % self.update_every == 0 or not state.measured_at
+        if self._has_ranks:
+            # Only what all ranks know may decide whether they communicate.
+            known = state.latest(self._rule.weights)
+            return not (known and state.calls % self.update_every)
         never = -self.update_every
         return any(
             state.calls - state.measured_at.get(name, never) >= self.update_every
@@ -290,8 +290,9 @@ class Balancer:
         self, losses: Mapping[str, Tensor], inputs: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         # Of the other ranks' losses only those of the last measurement are known.
-        present = self._state.latest() if self._has_ranks else list(losses)
-        scales = self._rule.held(present, self._state)
+        rule = self._rule
+        latest = self._state.latest(rule.weights)
+        scales = rule.held(latest if self._has_ranks else losses, self._state)
         mine = [scales.get(name, 0.0) for name in losses]
         if self.input_only:
             new_losses = held_losses(list(losses.values()), mine, inputs)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from balancer.ema import NormAverages
 
@@ -52,10 +52,18 @@ class BalancerState:
             dict(coefficients),
         )
 
-    def latest(self) -> List[str]:
-        """Return the names of the losses in the last measurement."""
+    def latest(self, weights: Optional[Mapping[str, float]]) -> List[str]:
+        """Return the names of the losses in the last measurement.
+
+        A checkpoint may have other losses than `weights`. They are left out, and if
+        what is left weighs nothing, so is that.
+        """
         last = max(self.measured_at.values(), default=0)
-        return [name for name, call in self.measured_at.items() if call == last]
+        names = [name for name, call in self.measured_at.items() if call == last]
+        if weights is None:
+            return names
+        names = [name for name in names if name in weights]
+        return names if any(weights[name] for name in names) else []
 
     def to_dict(self) -> Dict[str, Any]:
         """Return plain dicts, lists and numbers."""
@@ -73,23 +81,37 @@ class BalancerState:
         """Return the state that `to_dict` had turned into `saved`.
 
         Raises:
-            ValueError: a part is missing or holds something else than numbers.
+            ValueError: a part is missing, holds something else than numbers, or
+                contradicts another.
         """
+        if not isinstance(saved, Mapping):
+            raise ValueError(
+                "the balancer's saved state must be the dict that state_dict() "
+                f"returned, but is {saved!r}"
+            )
         missing = [part for part in self.to_dict() if part not in saved]
         if missing:
             raise ValueError(
-                f"the balancer's saved state lacks {missing}; it has {sorted(saved)}: "
+                f"the balancer's saved state lacks {missing}; it has {list(saved)}: "
                 "the checkpoint is damaged or of another program"
             )
-        return BalancerState(
+        state = BalancerState(
             self.averages.loaded(_numbers(saved, "averages", _pair)),
             self.combined.loaded(_numbers(saved, "combined", _pair)),
-            _number(int, saved["calls"], "calls"),
+            _number(_count, saved["calls"], "calls"),
             _numbers(saved, "norms", float),
-            _numbers(saved, "measured_at", int),
+            _numbers(saved, "measured_at", _count),
             _numbers(saved, "monitored", float),
             _numbers(saved, "coefficients", float),
         )
+        for name, call in state.measured_at.items():
+            if call >= state.calls or name not in state.norms:
+                raise ValueError(
+                    f"the balancer's saved state has loss {name!r} measured at call "
+                    f"{call} of {state.calls}, and norms of {list(state.norms)}: the "
+                    "checkpoint is damaged"
+                )
+        return state
 
 
 def _numbers(
@@ -109,10 +131,19 @@ def _numbers(
 def _number(read: Callable[[Any], Any], value: Any, where: str) -> Any:
     try:
         return read(value)
-    except (TypeError, ValueError, OverflowError):
+    # RuntimeError is what torch raises for a tensor without a value.
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(
-            f"{where!r} in the balancer's saved state is {value!r}, which is no number"
+            f"{where!r} in the balancer's saved state is {value!r}, which is no "
+            f"{'count' if read is _count else 'number'}"
         ) from None
+
+
+def _count(value: Any) -> int:
+    count = int(value)
+    if count < 0 or count != value:
+        raise ValueError
+    return count
 
 
 def _pair(value: Any) -> List[float]:
