@@ -109,9 +109,10 @@ def measure_pairs(
 
 def _cosines(names: Sequence[str], products: Sequence[float]) -> Dict[str, float]:
     cosines = {}
+    norms = [math.sqrt(square) for square in products[:: len(names) + 1]]
     for (i, first), (j, second) in itertools.combinations(enumerate(names), 2):
-        size = len(names)
-        squares = products[i * size + i] * products[j * size + j]
-        cosine = products[i * size + j] / math.sqrt(squares) if squares else 0.0
+        cosine = 0.0
+        if norms[i] and norms[j]:
+            cosine = products[i * len(names) + j] / (norms[i] * norms[j])
         cosines[f"{first}_{second}_cosine"] = cosine
     return cosines
