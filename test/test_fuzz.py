@@ -214,7 +214,7 @@ def evaluate(balancer, reference, scenario, call):
     check_values(losses, new_losses, scales, rtol)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_any_sequence_of_calls(scenario):
     reference = Reference(**scenario.options)
