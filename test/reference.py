@@ -29,14 +29,15 @@ class Reference:
         weights=None,
         balance_grads=True,
         monitor=False,
+        exact_total_norm=False,
         update_every=1,
     ):
         self.total_norm, self.decay, self.epsilon = total_norm, ema_decay, epsilon
         self.per_batch_item, self.weights = per_batch_item, weights
         self.balance_grads, self.monitor = balance_grads, monitor
-        self.every = update_every
+        self.exact, self.every = exact_total_norm, update_every
         self.calls, self.norms, self.measured_at = 0, {}, {}
-        self.averages, self.monitored = {}, {}
+        self.averages, self.combined, self.monitored = {}, {}, {}
 
     def train(self, grads):
         """One call; returns the scales, the stats and Σ s_i g_i for each input."""
@@ -47,7 +48,10 @@ class Reference:
         for name in grads if due else ():
             self.norms[name] = self.norm(grads[name])
             self.measured_at[name] = self.calls
-            self.average(name)
+            self.average(self.averages, name, self.norms[name])
+        if due and self.exact:
+            gradient = combine(grads, self.scales(grads, exact=False))
+            self.average(self.combined, "norm", self.norm(gradient))
         scales = self.scales(grads)
         gradient = combine(grads, scales)
         if due and self.monitor:
@@ -77,19 +81,18 @@ class Reference:
     def norm(self, arrays):
         return float(np.linalg.norm(self.rows(arrays), axis=1).mean())
 
-    def average(self, name):
-        norm = self.norms[name]
+    def average(self, averages, name, norm):
         if not math.isfinite(norm) or norm < SMALLEST:
             return
-        total, fix = self.averages.get(name, (0.0, 0.0))
+        total, fix = averages.get(name, (0.0, 0.0))
         for _ in range(self.every):  # the norm stands until the next measurement
             total, fix = self.decay * total + norm, self.decay * fix + 1
-        self.averages[name] = total, fix
+        averages[name] = total, fix
 
     def weight(self, name):
         return 1.0 if self.weights is None else self.weights[name]
 
-    def scales(self, names):
+    def scales(self, names, exact=True):
         whole = sum(self.weight(name) for name in names)
         scales = {}
         for name in names:
@@ -101,6 +104,10 @@ class Reference:
                 total, fix = self.averages[name]
                 share = self.weight(name) / whole
                 scales[name] = self.total_norm * share / (self.epsilon + total / fix)
+        if exact and self.combined:
+            total, fix = self.combined["norm"]
+            factor = self.total_norm / (self.epsilon + total / fix)
+            scales = {name: factor * scale for name, scale in scales.items()}
         return scales
 
     def stats(self, scales):

@@ -10,8 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from ranks import spawn
 from torch import nn
 
 from balancer import Balancer
@@ -130,11 +129,11 @@ def test_numbers_that_are_tensors_or_numpys_are_read(make):
     state = Run().train(range(3)).balancer.state_dict()
     balancer = Balancer(ema_decay=0.9)
     made = {
+        **state,
         "averages": {n: [make(x) for x in p] for n, p in state["averages"].items()},
         "calls": make(state["calls"]),
         "norms": {name: make(norm) for name, norm in state["norms"].items()},
         "measured_at": {n: make(call) for n, call in state["measured_at"].items()},
-        "monitored": {},
     }
     balancer.load_state_dict(made)
     loaded = balancer.state_dict()
@@ -225,30 +224,39 @@ def test_checkpoint_of_another_set_of_losses(weights):
     assert "l1_scale" not in run.stats[0]
 
 
-def _other_losses(rank, store, states, weights, results):
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+def _other_losses(rank, states):
     runs = []
     for state in states:
-        runs.append(Run(rank, update_every=3, weights=weights))
+        runs.append(Run(rank, update_every=3, weights={"l2": 1.0, "tanh": 1.0}))
         runs[-1].balancer.load_state_dict(state)
         runs[-1].train(range(5), names=("l2", "tanh"))
-    results.put((rank, json.dumps([run.stats for run in runs])))
-    dist.destroy_process_group()
+    return [run.stats for run in runs]
 
 
 def test_ranks_with_a_checkpoint_of_another_set_of_losses(tmp_path):
     """They resume between two measurements, where only saved names are known."""
-    one, two = (
+    states = [
         Run(update_every=3).train(range(4), names).balancer.state_dict()
         for names in (["l1"], ["l1", "l2"])
-    )
-    results = mp.get_context("spawn").SimpleQueue()
-    args = (f"file://{tmp_path}/store", [one, two], {"l2": 1.0, "tanh": 1.0}, results)
-    mp.spawn(_other_losses, args, nprocs=2)
-    found = dict(results.get() for _ in range(2))
-    assert found[0] == found[1]
+    ]
+    first, second = spawn(tmp_path, _other_losses, 2, states)
+    assert first == second
     # With no known name that weighs anything, the first call measures.
-    for stats, measured in zip(json.loads(found[0]), (0, 2)):
+    for stats, measured in zip(first, (0, 2)):
         supplied = stats[measured]["tanh_scale"] * stats[measured]["tanh_norm"]
         assert supplied == pytest.approx(0.5)
         assert all(each["l2_scale"] > 0 for each in stats)
+
+
+def _ramp_to_zero(rank):
+    ramp = {"start": 1.0, "end": 0.0, "from_step": 0, "to_step": 2}
+    run = Run(rank, update_every=4, weights={"l1": ramp, "l2": 1.0})
+    run.train(range(2), names=["l1"]).train(range(2, 5), names=["l2"])
+    return run.stats
+
+
+def test_ranks_whose_measured_losses_all_come_to_weigh_nothing(tmp_path):
+    """The next call measures, since the last measurement says nothing any more."""
+    first, second = spawn(tmp_path, _ramp_to_zero, 2)
+    assert first == second
+    assert [stats["l2_scale"] > 0 for stats in first] == [False] * 2 + [True] * 3

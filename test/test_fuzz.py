@@ -58,13 +58,15 @@ def scenarios(draw):
     number = st.floats(0.1, 10)
     weights = {name: draw(st.one_of(st.just(0.0), number)) for name in names}
     weights[names[0]] = draw(number)
+    balance_grads = draw(st.booleans())
     options = dict(
         total_norm=draw(number),
         ema_decay=draw(st.sampled_from([0.0, 0.5, 0.999, 1.0])),
         per_batch_item=draw(st.booleans()),
         epsilon=draw(st.sampled_from([0.0, 1e-12, 1e-3])),
         weights=draw(st.sampled_from([None, weights])),
-        balance_grads=draw(st.booleans()),
+        balance_grads=balance_grads,
+        exact_total_norm=balance_grads and draw(st.booleans()),
         monitor=draw(st.booleans()),
         update_every=draw(st.integers(1, 3)),
     )
