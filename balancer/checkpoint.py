@@ -1,15 +1,19 @@
 """State that travels in an optimizer's state dict, which every trainer saves."""
 
-import copy
 from typing import Any, Dict, List, Mapping, Optional, Protocol
 
 import torch
 
 
 class Stateful(Protocol):
-    """Anything that can be saved, loaded, and put back to its beginning."""
+    """Anything that can be saved, loaded, and put back to its beginning.
+
+    check_state_dict raises what load_state_dict would raise, and loads nothing.
+    """
 
     def state_dict(self) -> Dict[str, Any]: ...
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
@@ -39,7 +43,7 @@ def save_with(optimizer: torch.optim.Optimizer, key: str, owner: Stateful) -> No
     def look(_: Any, state: Dict[str, Any]) -> None:
         found[:] = [state.get(key)]
         if found[0] is not None:  # refused here, it leaves the optimizer as it was
-            copy.deepcopy(owner).load_state_dict(found[0])
+            owner.check_state_dict(found[0])
 
     def load(_: Any) -> None:
         # Not before, so that a checkpoint that the optimizer refuses changes nothing.

@@ -1,5 +1,6 @@
 """The balancer: what a loss weighs in the gradient no longer hangs on its scale."""
 
+import copy
 from types import MappingProxyType
 from typing import (
     Any,
@@ -334,6 +335,17 @@ class Balancer:
         It can be loaded by torch.load(weights_only=True).
         """
         return self._state.to_dict()
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise the ValueError that load_state_dict would raise, and load nothing."""
+        self._state.from_dict(state)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> "Balancer":
+        # A process group is a handle, which a copy shares.
+        memo[id(self.process_group)] = self.process_group
+        new = copy.copy(self)
+        new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return new
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned.

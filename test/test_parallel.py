@@ -1,6 +1,7 @@
 """PyTorch's own wrappers of a model, in their modes, on real gloo processes."""
 
 import contextlib
+import copy
 
 import pytest
 import torch
@@ -150,7 +151,7 @@ def _grouped(rank):
     options = dict(OPTIONS, monitor=True) if rank % 2 else {}  # {} compares the names
     balancer = Balancer(**options, process_group=group)
     module = DDP(net(), process_group=group)
-    found = train(module, balancer, batches, sums, multiply=2)
+    found = train(module, copy.deepcopy(balancer), batches, sums, multiply=2)
     try:
         Balancer(process_group=groups[1 - rank % 2])
     except ValueError as error:
