@@ -38,6 +38,15 @@ def power_for(norm: Optional[float]) -> int:
     return max(0, min(HIGHEST, AIM - math.ceil(math.log2(norm))))
 
 
+def power_over(scale: float) -> int:
+    """Return the power of two that makes a scale too large for a float16 loss.
+
+    What a loss is multiplied by comes as a gradient into its graph, and there in the
+    loss's own dtype.
+    """
+    return max(0, math.ceil(math.log2(scale)) - HIGHEST) if scale else 0
+
+
 def divided(gradients: Gradients, power: int) -> Gradients:
     """Return the gradients over 2^power, in float32 at least."""
     return tuple(

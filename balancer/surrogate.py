@@ -4,7 +4,7 @@ They have the values of the scaled losses and their gradients with respect to th
 and end there: no backward through them walks on into a loss's own parameters.
 """
 
-from typing import Any, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.autograd.graph import get_gradient_edge
 
 from balancer.gradients import Gradients, explained, no_hooks
+from balancer.half import divided, power_over
 
 
 def measured_losses(
@@ -112,26 +113,52 @@ class _HeldLosses(torch.autograd.Function):
                 "the graphs of the balanced losses were freed by their first backward: "
                 "pass retain_graph=True to that one, or call the balancer again"
             )
-        asked = [
-            (loss, outer * scale)
-            for loss, outer, scale in zip(ctx.losses, grad_outputs, ctx.scales)
-            if outer is not None
-        ]
         keep_graph = _outer_backward_keeps_graph()
-        totals: Sequence[Optional[Tensor]] = [None] * len(ctx.edges)
-        if asked:
-            walked, outers = zip(*asked)
+        totals: List[Optional[Tensor]] = [None] * len(ctx.edges)
+        walks = _plan_walks(ctx.losses, grad_outputs, ctx.scales)
+        while walks:
+            power, asked = walks.popitem()
+            losses, outers = zip(*asked)
             with no_hooks(ctx.inputs), explained("the losses cannot be walked"):
-                totals = torch.autograd.grad(
-                    walked,
+                found = torch.autograd.grad(
+                    losses,
                     ctx.edges,
                     outers,
-                    retain_graph=keep_graph,
+                    retain_graph=keep_graph or bool(walks),
                     allow_unused=True,
                 )
+            totals = _sums(totals, divided(found, -power) if power else found)
         if not keep_graph:
             ctx.losses = ctx.inputs = ctx.edges = None
         return (None, None, None, None, *totals)
+
+
+def _plan_walks(
+    losses: Sequence[Tensor],
+    outers: Sequence[Optional[Tensor]],
+    scales: Sequence[float],
+) -> Dict[int, List[Tuple[Tensor, Tensor]]]:
+    """Return which losses to walk jointly, and with which gradients.
+
+    Returns:
+        power of two → (loss, gradient) pairs, whose gradients lack that power: 0 for
+        all but float16 losses whose scale is too large for float16.
+    """
+    walks: Dict[int, List[Tuple[Tensor, Tensor]]] = {}
+    for loss, outer, scale in zip(losses, outers, scales):
+        if outer is not None:
+            power = power_over(scale) if loss.dtype == torch.float16 else 0
+            walks.setdefault(power, []).append((loss, outer * (scale * 2.0**-power)))
+    return walks
+
+
+def _sums(
+    totals: Sequence[Optional[Tensor]], found: Sequence[Optional[Tensor]]
+) -> List[Optional[Tensor]]:
+    return [
+        one if total is None else total if one is None else total + one
+        for total, one in zip(totals, found)
+    ]
 
 
 def _outer_backward_keeps_graph() -> bool:

@@ -169,3 +169,19 @@ def test_sizes_at_the_edge(count, shape, update_every):
         expected, expected_stats = reference_step(reference, grads)
         torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)
         assert stats == pytest.approx(expected_stats, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e-8])
+def test_held_float16_loss_whose_scale_is_no_float16(size):
+    """Such a scale, above 65504, is brought in after the walk."""
+    balancer = Balancer(update_every=2)
+    grads = random_grads(0)
+    grads["b"] *= size
+    for _ in range(2):
+        y = torch.zeros(3, 4, dtype=torch.float16).requires_grad_()
+        losses = {n: (y.float() * grad).sum().half() for n, grad in grads.items()}
+        new_losses, stats = balancer(losses, y)
+        sum(new_losses.values()).backward()
+        assert stats["b_scale"] > 65504
+        expected = sum(grad / 2 / grad.norm(dim=1).mean() for grad in grads.values())
+        torch.testing.assert_close(y.grad.float(), expected, rtol=5e-3, atol=5e-3)
