@@ -6,6 +6,8 @@ from typing import Iterator, List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from balancer.precision import widened
+
 # One gradient for each input; None where the loss does not depend on that input.
 Gradients = Tuple[Optional[Tensor], ...]
 
@@ -93,11 +95,9 @@ def _rows(grad: Tensor, per_batch_item: bool) -> Tensor:
     """
     if grad.is_complex():
         grad = torch.view_as_real(grad.resolve_conj())
-    # Apple's MPS has no float64.
-    wide = torch.float32 if grad.device.type == "mps" else torch.float64
     if not grad.numel():  # a rank's empty batch has no items, whatever they are
-        return grad.new_zeros(0, 1, dtype=wide)
-    return grad.reshape(len(grad) if per_batch_item else 1, -1).to(wide)
+        return widened(grad.new_zeros(0, 1))
+    return widened(grad.reshape(len(grad) if per_batch_item else 1, -1))
 
 
 def item_norms(gradients: Gradients, per_batch_item: bool) -> Tensor:
