@@ -1,4 +1,4 @@
-"""Means over ranks, and whether there are any. Alone, nothing here does anything.
+"""What ranks tell each other. Alone, nothing here does anything.
 
 A group is a torch.distributed.ProcessGroup, or None for all ranks.
 """
@@ -58,6 +58,31 @@ def mean_over_ranks(
     return [
         total / count if count else 0.0 for total, count in zip(totals, items)
     ], items
+
+
+def gather_rows(rows: Tensor, group: Any = None) -> Tensor:
+    """Return the rows of all ranks under one another, the same on each rank.
+
+    Args:
+        rows: [N, D], this rank's rows. N may differ from rank to rank and be zero.
+        group: the ranks.
+
+    Returns:
+        [Σ_r N_r, D], in the order of the ranks; alone, `rows` themselves.
+    """
+    if not has_ranks(group):
+        return rows
+    counts = torch.zeros(
+        dist.get_world_size(group), dtype=torch.int64, device=rows.device
+    )
+    counts[dist.get_rank(group)] = len(rows)
+    dist.all_reduce(counts, group=group)
+    sizes = counts.tolist()
+    padded = rows.new_zeros(max(sizes), rows.shape[1])
+    padded[: len(rows)] = rows
+    gathered = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(gathered, padded, group=group)
+    return torch.cat([part[:size] for part, size in zip(gathered, sizes)])
 
 
 def check_same_names(

@@ -24,6 +24,7 @@ from balancer.distributed import check_group, check_same_names, has_ranks
 from balancer.ema import NormAverages
 from balancer.graph import check_paths
 from balancer.options import check_balanced, check_options, read_section
+from balancer.probe import GradientProbe
 from balancer.scales import ScaleRule
 from balancer.schedule import Weight, read_weights, weights_at
 from balancer.state import BalancerState
@@ -79,6 +80,8 @@ class Balancer:
             are held, and with input_only the losses are walked once, jointly.
         process_group: the ranks that share a batch, of torch.distributed; None takes
             all. With pipeline or tensor parallelism, those of the data parallelism.
+        probe: adds quantities of each loss's per-sample gradients to the stats, as
+            `{name}_norm_test`. The attribute `probe` may be set later, too.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -112,6 +115,7 @@ class Balancer:
         input_only: bool = True,
         update_every: int = 1,
         process_group: Any = None,
+        probe: Optional[GradientProbe] = None,
     ):
         check_options(total_norm, ema_decay, epsilon, update_every)
         check_balanced(balance_grads, exact_total_norm, weighting)
@@ -128,6 +132,7 @@ class Balancer:
         self.input_only = input_only
         self.update_every = update_every
         self.process_group = process_group
+        self.probe = probe
         self.reset()
 
     @classmethod
@@ -168,7 +173,8 @@ class Balancer:
             of the gradient if nothing were balanced; `{name}_share`
             s_i n_i / Σ_j s_j n_j, its share of the balanced gradient, whose target is
             w_i / Σ_j w_j; `{name}_scale` s_i. With monitor also `{a}_{b}_cosine` for
-            each pair, and `total_grad_norm`, the norm of Σ_i s_i g_i.
+            each pair, and `total_grad_norm`, the norm of Σ_i s_i g_i. With a probe also
+            `{name}_{quantity}`, as last measured, nan before.
 
             With grad mode off, or if no loss requires grad, nothing is measured: the
             losses come back times their present scales, or times their weights while
@@ -178,7 +184,7 @@ class Balancer:
             ValueError: no losses, a loss of several elements, without a weight, or
                 that does not depend on `input`; an input that is empty or has no batch
                 axis; with input_only, a loss that reaches what produces `input` by a
-                way around `input`.
+                way around `input`; a probe whose layer does not lead to `input`.
             TypeError: a loss or an input is not a tensor.
         """
         check_losses(losses, self._rule.weights)
@@ -198,6 +204,7 @@ class Balancer:
         else:
             new_losses = self._hold(losses, inputs)
         self._walked.update((name, len(inputs)) for name in new)
+        self._arm_probe()
         return dict(zip(losses, new_losses)), self.metrics
 
     @property
@@ -220,6 +227,12 @@ class Balancer:
         self._state = BalancerState(empty, empty)
         self._metrics: Dict[str, float] = {}
         self._walked: Set[Tuple[str, int]] = set()
+        self._arm_probe()
+
+    def _arm_probe(self) -> None:
+        """Have the probe note the layer's calls before a call that it is due in."""
+        if self.probe is not None:
+            self.probe.armed = self._state.probe_is_due(self.probe.every)
 
     @property
     def _rule(self) -> ScaleRule:
@@ -264,11 +277,18 @@ class Balancer:
         )
         if not measured.norms:
             raise ValueError("input is empty on every rank: leave this call out on all")
-        averages = self._state.averages.updated(measured.norms)
+        state = self._state
+        if self.probe is not None and state.probe_is_due(self.probe.every):
+            state = state.with_probed(
+                self.probe.measure(
+                    gradients, inputs, measured.norms, self.process_group
+                )
+            )
         rule = self._rule
-        coefficients = rule.coefficients(measured, averages, self._state)
+        averages = state.averages.updated(measured.norms)
+        coefficients = rule.coefficients(measured, averages, state)
         scales = rule.scales(measured.norms, averages, coefficients)
-        combined = rule.combined(scales, self._state.combined, measured)
+        combined = rule.combined(scales, state.combined, measured)
         scales = rule.exact(scales, combined)
         monitored = {}
         if self.monitor:
@@ -281,7 +301,7 @@ class Balancer:
             )
         else:
             new_losses = scaled_losses(losses.values(), mine)
-        self._state = self._state.after_measurement(
+        self._state = state.after_measurement(
             averages, combined, measured.norms, monitored, coefficients
         )
         self._metrics = self._stats(scales)
@@ -327,7 +347,8 @@ class Balancer:
         names = list(scales) if self._weights is None else list(self._weights)
         state = self._state
         stats = loss_stats(names, scales, state.norms, state.averages)
-        return {**stats, **state.monitored}
+        probed = self.probe.stats(names, state.probed) if self.probe else {}
+        return {**stats, **state.monitored, **probed}
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the averages and what else a resumed run needs, all plain numbers.

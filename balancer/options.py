@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import math
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 
 def check_options(
@@ -39,11 +39,16 @@ def check_balanced(
 
 
 def read_section(
-    factory: Callable[..., Any], section: Mapping[str, Any]
+    factory: Callable[..., Any], section: Mapping[str, Any], owner: str = "balancer"
 ) -> Dict[str, Any]:
     """Return a YAML section as keyword arguments of `factory`.
 
     A number that YAML 1.1 reads as text (`1e-12` has no dot) becomes the number it is.
+
+    Args:
+        factory: a class or function.
+        section: what YAML read.
+        owner: whose section an error says that it is.
 
     Raises:
         ValueError: a key is none of the factory's arguments.
@@ -51,10 +56,17 @@ def read_section(
     known = list(inspect.signature(factory).parameters)
     for key in section:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {known}"
-            raise ValueError(f"unknown key {key!r} in the balancer's section: {hint}")
+            raise ValueError(
+                f"unknown key {key!r} in the {owner}'s section: "
+                f"{nearest(str(key), known)}"
+            )
     return {key: _read_number(value) for key, value in section.items()}
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return the part of a message that names what an unknown name may mean."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are {list(known)}"
 
 
 def _read_number(value: Any) -> Any:

@@ -19,6 +19,8 @@ class BalancerState:
         measured_at: name → the number of calls before the one that measured it last.
         monitored: the cosines and the norm of the balanced gradient, as last measured.
         coefficients: what a weighting made of the last measurement.
+        probed: `{name}_{quantity}` → the probe's values, as last measured.
+        probed_at: the number of calls before the one that probed last; None before.
     """
 
     averages: NormAverages
@@ -28,6 +30,8 @@ class BalancerState:
     measured_at: Dict[str, int] = field(default_factory=dict)
     monitored: Dict[str, float] = field(default_factory=dict)
     coefficients: Dict[str, float] = field(default_factory=dict)
+    probed: Dict[str, float] = field(default_factory=dict)
+    probed_at: Optional[int] = None
 
     def after_call(self) -> "BalancerState":
         """Return the state after a call that measured nothing."""
@@ -42,14 +46,25 @@ class BalancerState:
         coefficients: Mapping[str, float],
     ) -> "BalancerState":
         """Return the state after a call that measured `norms`."""
-        return BalancerState(
-            averages,
-            combined,
-            self.calls + 1,
-            {**self.norms, **norms},
-            {**self.measured_at, **dict.fromkeys(norms, self.calls)},
-            dict(monitored),
-            dict(coefficients),
+        return dataclasses.replace(
+            self,
+            averages=averages,
+            combined=combined,
+            calls=self.calls + 1,
+            norms={**self.norms, **norms},
+            measured_at={**self.measured_at, **dict.fromkeys(norms, self.calls)},
+            monitored=dict(monitored),
+            coefficients=dict(coefficients),
+        )
+
+    def probe_is_due(self, every: int) -> bool:
+        """Tell whether the last result is `every` calls old, or there is none."""
+        return self.probed_at is None or self.calls - self.probed_at >= every
+
+    def with_probed(self, values: Mapping[str, float]) -> "BalancerState":
+        """Return the state in the call that probed `values`."""
+        return dataclasses.replace(
+            self, probed={**self.probed, **values}, probed_at=self.calls
         )
 
     def latest(self, weights: Optional[Mapping[str, float]]) -> List[str]:
@@ -75,6 +90,8 @@ class BalancerState:
             "measured_at": dict(self.measured_at),
             "monitored": dict(self.monitored),
             "coefficients": dict(self.coefficients),
+            "probed": dict(self.probed),
+            "probed_at": self.probed_at,
         }
 
     def from_dict(self, saved: Mapping[str, Any]) -> "BalancerState":
@@ -95,6 +112,7 @@ class BalancerState:
                 f"the balancer's saved state lacks {missing}; it has {list(saved)}: "
                 "the checkpoint is damaged or of another program"
             )
+        at = saved["probed_at"]
         state = BalancerState(
             self.averages.loaded(_numbers(saved, "averages", _pair)),
             self.combined.loaded(_numbers(saved, "combined", _pair)),
@@ -103,6 +121,8 @@ class BalancerState:
             _numbers(saved, "measured_at", _count),
             _numbers(saved, "monitored", float),
             _numbers(saved, "coefficients", float),
+            _numbers(saved, "probed", float),
+            None if at is None else _number(_count, at, "probed_at"),
         )
         for name, call in state.measured_at.items():
             if call >= state.calls or name not in state.norms:
