@@ -150,6 +150,11 @@ class Balancer:
             >>> Balancer.from_config({"epsilon": "1e-8", "weights": {"mel": 1}}).epsilon
             1e-08
         """
+        if isinstance(section.get("probe"), Mapping):
+            raise ValueError(
+                "a section cannot hold the layer that a probe needs: leave `probe` out "
+                "of it and set balancer.probe = GradientProbe(layer, ...)"
+            )
         return cls(**read_section(cls, section))
 
     # torch.compile runs the call as it is: there is nothing in it to fuse.

@@ -28,3 +28,8 @@ def test_unknown_key_names_the_nearest():
 def test_text_that_is_no_number_is_refused():
     with pytest.raises(TypeCheckError, match="epsilon"):
         Balancer.from_config({"epsilon": "small"})
+
+
+def test_section_with_a_probe_names_the_way_out():
+    with pytest.raises(ValueError, match="layer.*balancer.probe = GradientProbe"):
+        Balancer.from_config({"probe": {"every": 100}})

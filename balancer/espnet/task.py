@@ -9,6 +9,7 @@ from espnet2.tasks.gan_codec import GANCodecTask
 from espnet2.train.class_choices import ClassChoices
 
 from balancer.espnet.codec import BalancedGANCodecModel
+from balancer.espnet.probe import codec_probe
 from balancer.loss_balancer import Balancer
 
 balancer_choices = ClassChoices(
@@ -52,7 +53,11 @@ class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
         balancer_class = balancer_choices.get_class(args.balancer)
         if balancer_class is None:
             return model
-        balancer = balancer_class.from_config(args.balancer_conf or {})
+        section = dict(args.balancer_conf or {})
+        probe = section.pop("probe", None)
+        balancer = balancer_class.from_config(section)
+        if probe is not None:
+            balancer.probe = codec_probe(model.codec, probe)
         return BalancedGANCodecModel(model.codec, balancer)
 
     @classmethod
