@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import (
     Any,
     Dict,
-    List,
     Mapping,
     Optional,
     Sequence,
@@ -20,7 +19,7 @@ from typeguard import typechecked
 
 from balancer.calls import check_differentiable, check_inputs, check_losses
 from balancer.checkpoint import save_with
-from balancer.distributed import check_group, check_same_names, has_ranks
+from balancer.distributed import check_group, has_ranks
 from balancer.ema import NormAverages
 from balancer.graph import check_paths
 from balancer.options import check_balanced, check_options, read_section
@@ -29,8 +28,8 @@ from balancer.scales import ScaleRule
 from balancer.schedule import Weight, read_weights, weights_at
 from balancer.state import BalancerState
 from balancer.stats import loss_stats
-from balancer.surrogate import held_losses, measured_losses, scaled_losses
-from balancer.walks import take_gradients
+from balancer.surrogate import scaled_losses
+from balancer.training import TrainingCall
 from balancer.weighting import read_weighting
 
 
@@ -194,7 +193,8 @@ class Balancer:
         """
         check_losses(losses, self._rule.weights)
         # The last batch of a rank may be empty, and the other ranks wait for its call.
-        inputs = check_inputs(input, self.per_batch_item, may_be_empty=self._has_ranks)
+        ranks = has_ranks(self.process_group)
+        inputs = check_inputs(input, self.per_batch_item, may_be_empty=ranks)
         if not torch.is_grad_enabled() or not any(
             loss.requires_grad for loss in losses.values()
         ):
@@ -204,10 +204,8 @@ class Balancer:
         if new:
             at_risk = new if self.input_only else []
             check_paths({name: losses[name] for name in at_risk}, inputs)
-        if self._is_due(losses):
-            new_losses = self._measure(losses, inputs)
-        else:
-            new_losses = self._hold(losses, inputs)
+        new_losses, self._state, scales = self._training_call().run(losses, inputs)
+        self._metrics = self._stats(scales)
         self._walked.update((name, len(inputs)) for name in new)
         self._arm_probe()
         return dict(zip(losses, new_losses)), self.metrics
@@ -230,7 +228,7 @@ class Balancer:
         """Forget everything that was measured."""
         empty = NormAverages(self.ema_decay, self.update_every)
         self._state = BalancerState(empty, empty)
-        self._metrics: Dict[str, float] = {}
+        self._metrics = {}
         self._walked: Set[Tuple[str, int]] = set()
         self._arm_probe()
 
@@ -251,82 +249,17 @@ class Balancer:
             self._weighting,
         )
 
-    @property
-    def _has_ranks(self) -> bool:
-        return has_ranks(self.process_group)
-
-    def _is_due(self, losses: Mapping[str, Tensor]) -> bool:
-        state = self._state
-        if self._has_ranks:
-            # Only what all ranks know may decide whether they communicate.
-            known = state.latest(self._rule.weights)
-            return not (known and state.calls % self.update_every)
-        never = -self.update_every
-        return any(
-            state.calls - state.measured_at.get(name, never) >= self.update_every
-            for name in losses
-        )
-
-    def _measure(
-        self, losses: Mapping[str, Tensor], inputs: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
-        gradients, measured = take_gradients(
-            losses,
-            inputs,
-            self._all_names(losses, inputs[0].device),
-            self._state.norms,
+    def _training_call(self) -> TrainingCall:
+        return TrainingCall(
+            self._rule,
+            self._state,
             self.per_batch_item,
-            pairs=self.monitor or self.exact_total_norm or bool(self._weighting),
-            keep_graph=not self.input_only,
-            group=self.process_group,
+            self.monitor,
+            self.input_only,
+            self.update_every,
+            self.process_group,
+            self.probe,
         )
-        if not measured.norms:
-            raise ValueError("input is empty on every rank: leave this call out on all")
-        state = self._state
-        if self.probe is not None and state.probe_is_due(self.probe.every):
-            state = state.with_probed(
-                self.probe.measure(
-                    gradients, inputs, measured.norms, self.process_group
-                )
-            )
-        rule = self._rule
-        averages = state.averages.updated(measured.norms)
-        coefficients = rule.coefficients(measured, averages, state)
-        scales = rule.scales(measured.norms, averages, coefficients)
-        combined = rule.combined(scales, state.combined, measured)
-        scales = rule.exact(scales, combined)
-        monitored = {}
-        if self.monitor:
-            total = measured.total_norm(scales)
-            monitored = {**measured.cosines, "total_grad_norm": total}
-        mine = [scales[name] for name in losses]
-        if self.input_only:
-            new_losses = measured_losses(
-                list(losses.values()), mine, list(gradients.values()), inputs
-            )
-        else:
-            new_losses = scaled_losses(losses.values(), mine)
-        self._state = state.after_measurement(
-            averages, combined, measured.norms, monitored, coefficients
-        )
-        self._metrics = self._stats(scales)
-        return new_losses
-
-    def _hold(
-        self, losses: Mapping[str, Tensor], inputs: Sequence[Tensor]
-    ) -> Sequence[Tensor]:
-        # Of the other ranks' losses only those of the last measurement are known.
-        rule = self._rule
-        latest = self._state.latest(rule.weights)
-        scales = rule.held(latest if self._has_ranks else losses, self._state)
-        mine = [scales.get(name, 0.0) for name in losses]
-        if self.input_only:
-            new_losses = held_losses(list(losses.values()), mine, inputs)
-        else:
-            new_losses = scaled_losses(losses.values(), mine)
-        self._state = self._state.after_call()
-        self._metrics = self._stats(scales)
-        return new_losses
 
     def _evaluate(
         self, losses: Mapping[str, Tensor]
@@ -338,15 +271,6 @@ class Balancer:
         scaled = scaled_losses(losses.values(), [scales[name] for name in losses])
         self._metrics = {f"{name}_scale": scales[name] for name in losses}
         return dict(zip(losses, scaled)), self.metrics
-
-    def _all_names(
-        self, losses: Mapping[str, Tensor], device: torch.device
-    ) -> List[str]:
-        """Return what any rank may bring on any step, in an order all ranks share."""
-        if self._weights is not None:
-            return sorted(self._weights)
-        check_same_names(losses, device, self.process_group)
-        return sorted(losses)
 
     def _stats(self, scales: Mapping[str, float]) -> Dict[str, float]:
         names = list(scales) if self._weights is None else list(self._weights)

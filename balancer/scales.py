@@ -27,6 +27,11 @@ class ScaleRule:
     exact_total_norm: bool
     weighting: Optional[Weighting]
 
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether it needs to know how the gradients lie to one another."""
+        return self.exact_total_norm or self.weighting is not None
+
     def weights_of(self, present: Iterable[str]) -> Dict[str, float]:
         """Return w_i of the losses that are present."""
         if self.weights is None:

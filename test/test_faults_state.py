@@ -115,7 +115,7 @@ def test_state_is_plain_numbers_that_no_device_holds():
     """So it loads with weights_only and wherever it was saved, and JSON would do."""
     run = Run(monitor=True, weights={"l1": 1.0, "l2": 2.0}).train(range(3))
     state = run.balancer.state_dict()
-    assert {type(leaf) for leaf in leaves_of(state)} == {int, float}
+    assert {type(leaf) for leaf in leaves_of(state)} <= {int, float, type(None)}
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -137,7 +137,7 @@ def test_numbers_that_are_tensors_or_numpys_are_read(make):
     }
     balancer.load_state_dict(made)
     loaded = balancer.state_dict()
-    assert {type(leaf) for leaf in leaves_of(loaded)} == {int, float}
+    assert {type(leaf) for leaf in leaves_of(loaded)} <= {int, float, type(None)}
     assert loaded["averages"]["l2"] == pytest.approx(state["averages"]["l2"], rel=1e-6)
     assert loaded["calls"] == 3 and loaded["measured_at"] == {"l1": 2, "l2": 2}
 
