@@ -64,7 +64,8 @@ class TrainingCall:
         if self.monitor:
             total = found.total_norm(scales)
             monitored = {**found.cosines, "total_grad_norm": total}
-        mine = [scales[name] for name in losses]
+        # A loss that only an empty batch has is in no measurement.
+        mine = [scales.get(name, 0.0) for name in losses]
         if self.input_only:
             new_losses = measured_losses(
                 list(losses.values()), mine, list(gradients.values()), inputs

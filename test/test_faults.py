@@ -4,7 +4,10 @@ import math
 
 import pytest
 import torch
+from ranks import WEIGHTS as RANK_WEIGHTS
+from ranks import batch, net, spawn, sums, train
 from reference import Reference
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from balancer import Balancer
 
@@ -185,3 +188,21 @@ def test_held_float16_loss_whose_scale_is_no_float16(size):
         assert stats["b_scale"] > 65504
         expected = sum(grad / 2 / grad.norm(dim=1).mean() for grad in grads.values())
         torch.testing.assert_close(y.grad.float(), expected, rtol=5e-3, atol=5e-3)
+
+
+def _empty_batch(rank):
+    """In step 1 only rank 0 brings c, and it has no items."""
+    splits, names = [[6, 6], [0, 12], [6, 6]], ["abc", "abc" if rank == 0 else "ab"]
+    batches = [
+        (batch(step).split(splits[step])[rank], names[step % 2]) for step in range(3)
+    ]
+    return train(DDP(net()), Balancer(weights=RANK_WEIGHTS), batches, sums)
+
+
+def test_loss_that_only_an_empty_batch_has(tmp_path):
+    """It has the scale 0 and keeps its average; no rank fails while another waits."""
+    first, second = spawn(tmp_path, _empty_batch, 2)
+    assert first["stats"] == second["stats"] and first["state"] == second["state"]
+    before, empty, after = [stats["c_scale"] for stats in first["stats"]]
+    assert before > 0 and empty == 0 and after > 0
+    assert first["state"]["averages"]["c"][1] == pytest.approx(1 + 0.999)
