@@ -131,6 +131,11 @@ class BalancerState:
                     f"{call} of {state.calls}, and norms of {list(state.norms)}: the "
                     "checkpoint is damaged"
                 )
+        if state.probed_at is not None and state.probed_at >= state.calls:
+            raise ValueError(
+                f"the balancer's saved state has 'probed_at' {state.probed_at} of "
+                f"{state.calls} calls: the checkpoint is damaged"
+            )
         return state
 
 

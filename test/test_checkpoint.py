@@ -97,6 +97,8 @@ BAD_STATES = [
     ({"averages": 7}, "averages.*7"),
     ({"norms": {"a": "x"}}, "norms.a.*'x'"),
     ({"calls": None}, "calls.*None"),
+    ({"probed_at": 3}, "'probed_at' 3 of 3 calls"),
+    ({"probed": {"a_norm_test": "x"}}, "probed.a_norm_test.*'x'"),
 ]
 
 
