@@ -30,7 +30,7 @@ EXTRAS = {
         "torch_complex",
         "torchaudio",
     ],
-    "plot": ["matplotlib"],
+    "plot": ["matplotlib", "tensorboard"],
     # With what its weightings need for solving quadratic programs.
     "torchjd": ["torchjd[cagrad,fairgrad,quadprog-projector]>=0.18"],
     "benchmark": ["matplotlib", "torchjd", "tqdm"],

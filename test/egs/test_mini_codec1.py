@@ -52,7 +52,7 @@ def test_stage_without_the_one_before(tmp_path):
 
 
 def test_all_stages_on_a_folder_of_recordings(tmp_path):
-    """Recordings of any rate and format, training, stock decoding, and the table."""
+    """Recordings of any rate, training, stock decoding, the table and the picture."""
     (tmp_path / "in" / "deep").mkdir(parents=True)
     time = np.arange(22050 * 2) / 22050
     wave = 0.1 * np.sign(np.sin(2 * np.pi * 120 * time))
@@ -83,6 +83,8 @@ def test_all_stages_on_a_folder_of_recordings(tmp_path):
     ]
     targets = [float(line.split()[2]) for line in table[1:]]
     assert sum(targets) == pytest.approx(1.0, abs=0.01)
+    assert (exp / "balance.png").read_bytes().startswith(b"\x89PNG")
+    assert f"The picture is {exp}/balance.png" in log
 
 
 def test_two_processes(tmp_path):

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains a small GAN codec with ESPnet's trainer and the loss balancer, decodes with
-# ESPnet's own inference and shows what share of the gradient each loss had.
+# ESPnet's own inference and shows what share of the gradient each loss had, in a table
+# and in a picture.
 set -euo pipefail
 
 usage() {
@@ -10,6 +11,7 @@ Usage: run.sh [--codec soundstream|encodec|dac|funcodec] [options]
   --codec NAME          The codec, and with it conf/train_NAME.yaml (soundstream)
   --config FILE         Another configuration
   --stage N             First stage (1): 1 data, 2 training, 3 decoding, 4 table
+                        and picture
   --stop_stage N        Last stage (4)
   --wav_dir DIR         Train on the wav, flac and ogg files in this folder instead of
                         the two utterances of CMU ARCTIC that are fetched
@@ -151,4 +153,5 @@ if within 4; then
     need "$exp/checkpoint.pth" 2
     python local/show_balance.py "$exp" | tee "$exp/balance.txt"
     say "The table is in $exp/balance.txt"
+    python -m balancer.bin.plot_stats "$exp"
 fi
