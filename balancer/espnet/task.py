@@ -1,6 +1,7 @@
 """ESPnet's GAN-codec task with `--balancer` and `--balancer_conf`."""
 
 import argparse
+from pathlib import Path
 from typing import List
 
 import torch
@@ -8,7 +9,9 @@ from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
 from espnet2.tasks.gan_codec import GANCodecTask
 from espnet2.train.class_choices import ClassChoices
 
-from balancer.espnet.codec import BalancedGANCodecModel
+from balancer.distributed import has_ranks
+from balancer.espnet.codec import BalancedGANCodecModel, balanced_names
+from balancer.espnet.layout import write_layout
 from balancer.espnet.probe import codec_probe
 from balancer.loss_balancer import Balancer
 
@@ -64,8 +67,25 @@ class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
     def build_optimizers(
         cls, args: argparse.Namespace, model: ESPnetGANCodecModel
     ) -> List[torch.optim.Optimizer]:
-        """Return ESPnet's optimizers; the averages are saved with the generator's."""
+        """Return ESPnet's optimizers; the averages are saved with the generator's.
+
+        It is the last that ESPnet asks of a task with the model in hand, so what
+        TensorBoard is to show of this model is written here too.
+        """
         optimizers: List[torch.optim.Optimizer] = super().build_optimizers(args, model)
         if isinstance(model, BalancedGANCodecModel):
             model.balancer.checkpoint_with(optimizers[0])
+            if uses_tensorboard(args):
+                write_layout(
+                    Path(args.output_dir) / "tensorboard" / "train",
+                    balanced_names(model.codec),
+                    model.balancer,
+                )
         return optimizers
+
+
+def uses_tensorboard(args: argparse.Namespace) -> bool:
+    """Return whether this process is going to train and to write TensorBoard events."""
+    first = not has_ranks() or torch.distributed.get_rank() == 0
+    trains = not args.collect_stats and not args.dry_run
+    return bool(args.use_tensorboard and trains and first)

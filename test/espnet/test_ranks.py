@@ -72,9 +72,11 @@ def distributed(codec):
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_ranks_see_the_same_stats(codec, data, tmp_path):
-    config = distributed(codec)
+    config = {**distributed(codec), "use_tensorboard": True}
     codes, stats = train_on_two_ranks(config, data, tmp_path)
     assert codes == [0, 0]
+    events = tmp_path / "exp" / "tensorboard" / "train"
+    assert len(list(events.glob("*.balancer"))) == 1, "one rank writes the layout"
     assert stats[0] == stats[1] and len(stats[0]) > 0
     saved = checkpoint(tmp_path / "exp")["optimizers"][0]["balancer"]
     assert set(saved["averages"]) == set(config["balancer_conf"]["weights"])
