@@ -61,6 +61,12 @@ def balanced_names(codec: AbsGANCodec) -> List[str]:
     return names
 
 
+def lambdas_of(codec: AbsGANCodec) -> Dict[str, float]:
+    """Return the factors of the losses that depend on the output, but those of 1."""
+    keys = [f"lambda_{name.removesuffix('_real')}" for name in balanced_names(codec)]
+    return {key: getattr(codec, key) for key in keys if getattr(codec, key) != 1.0}
+
+
 def check_codec(codec: AbsGANCodec, balancer: Balancer) -> None:
     """Refuse what cannot work, and warn of what has no effect (see the model)."""
     if getattr(codec, "loss_balancer", None) is not None:
@@ -82,10 +88,9 @@ def check_codec(codec: AbsGANCodec, balancer: Balancer) -> None:
                 f"balancer_conf.weights lacks {name!r}, a loss of this "
                 f"{type(codec).__name__}: its balanced losses are {names}"
             )
-    lambdas = {f"lambda_{name.removesuffix('_real')}": name for name in names}
-    idle = [key for key in lambdas if getattr(codec, key) != 1.0]
+    idle = lambdas_of(codec)
     if idle and balancer.balance_grads:
-        values = ", ".join(f"{key}: {getattr(codec, key)}" for key in idle)
+        values = ", ".join(f"{key}: {value}" for key, value in idle.items())
         logging.warning(
             f"codec_conf has {values}, which cancels out, since the balancer divides "
             "by each loss's gradient norm: set it to 1 and choose the shares by "

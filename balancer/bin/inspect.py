@@ -1,0 +1,159 @@
+"""Measure the raw gradients of a recipe's losses before a long run.
+
+    python -m balancer.bin.inspect conf/train.yaml --wav_dir recordings
+    python -m balancer.bin.inspect exp/DIR/config.yaml --model_file exp/DIR/latest.pth
+
+Prints each loss's gradient norm at the decoder's output, its share of the gradient
+without a balancer and with one, the cosine of each pair, what looks wrong, and the
+weights that keep the present shares. The recipe may be a stock one, without a balancer.
+
+The nets are not trained, so without --model_file they are as they were initialized. The
+adversarial losses' norms change most as the discriminator learns: ask again with the
+model file of a short run, or with --train_steps.
+"""
+
+import argparse
+import itertools
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence
+
+import yaml
+
+from balancer.espnet.tables import columns
+
+if TYPE_CHECKING:  # ESPnet takes long to import, and --help does not need it.
+    from balancer.espnet.inspection import Batch, Inspection
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """Return the command's parser."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("config", type=Path, metavar="CONFIG", help="a recipe's YAML, or config.yaml")
+    add(
+        "--wav_dir",
+        type=Path,
+        help="wav, flac and ogg files (default: the training data that CONFIG names)",
+    )
+    add("--steps", type=positive, default=20, help="batches to measure (20)")
+    add("--train_steps", type=int, default=0, help="train for so many steps first (0)")
+    add("--model_file", type=Path, help="a model's *.pth to measure")
+    add("--seed", type=int, help="of initialization and batches (CONFIG's)")
+    add("--ngpu", type=int, choices=[0, 1], default=0, help="number of GPUs (0)")
+    return parser
+
+
+def positive(text: str) -> int:
+    """Return the number, at least 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, but is {text}")
+    return int(text)
+
+
+def main(cmd: Optional[Sequence[str]] = None) -> None:
+    """Run the command; see `python -m balancer.bin.inspect --help`."""
+    options = get_parser().parse_args(cmd)
+    warnings.filterwarnings("ignore")  # of ESPnet and torch, about their own code
+    try:
+        print(report(options))
+    except (OSError, ValueError) as error:
+        sys.exit(f"inspect: {error}")
+
+
+def report(options: argparse.Namespace) -> str:
+    """Measure and return what is printed."""
+    from espnet2.torch_utils.set_all_random_seed import set_all_random_seed
+
+    from balancer.espnet import inspection
+
+    args = inspection.read_config(options.config)
+    args.ngpu = options.ngpu
+    args.seed = args.seed if options.seed is None else options.seed
+    if options.model_file:
+        args.init_param = [str(options.model_file)]
+    set_all_random_seed(args.seed)
+    model = inspection.build_model(args)
+    with tempfile.TemporaryDirectory() as folder:
+        if options.wav_dir:
+            rate = model.meta_info()["fs"]
+            most = (options.train_steps + options.steps) * args.batch_size
+            inspection.use_recordings(args, options.wav_dir, Path(folder), rate, most)
+        batches = inspection.batches(args)
+        if options.train_steps:
+            some = itertools.islice(batches, options.train_steps)
+            inspection.train(
+                model, args, counted(some, "training", options.train_steps)
+            )
+        some = itertools.islice(batches, options.steps)
+        found = inspection.measure(model, counted(some, "measuring", options.steps))
+    return "\n".join(lines(options, args, found))
+
+
+def counted(batches: "Iterator[Batch]", what: str, count: int) -> "Iterator[Batch]":
+    """Yield the batches, and say how far it is where a person watches."""
+    for i, batch in enumerate(batches, 1):
+        if sys.stderr.isatty():
+            end = "\n" if i == count else ""
+            print(f"\r{what}: batch {i} of {count}", end=end, file=sys.stderr)
+        yield batch
+
+
+def lines(
+    options: argparse.Namespace, args: argparse.Namespace, found: "Inspection"
+) -> Iterator[str]:
+    """Yield the report, a paragraph at a time."""
+    state = f"of {', '.join(args.init_param)}" if args.init_param else "as initialized"
+    if options.train_steps:
+        state += f" and trained for {options.train_steps} steps"
+    yield (
+        f"Gradients at the output of the {args.codec} decoder, {state}; means over "
+        f"{options.steps} batches, seed {args.seed}.\n"
+    )
+    yield columns(share_table(found, "as weighted" if args.balancer else "all alike"))
+    yield "\n" + columns(cosine_table(found)) + "\n"
+    for warning in found.warnings():
+        yield f"WARNING: {warning}.\n"
+    yield "To balance and keep the unbalanced shares, put this into the recipe:\n"
+    section = {"balancer": "grad_norm", "balancer_conf": {"weights": found.weights()}}
+    yield yaml.safe_dump(section, indent=4, sort_keys=False)
+    if found.lambdas:
+        listed = ", ".join(f"{key}: {value:g}" for key, value in found.lambdas.items())
+        yield (
+            f"The weights hold {listed} already: set them to 1 in codec_conf, since a "
+            "balancer divides them out.\n"
+        )
+    if not args.init_param and not options.train_steps:
+        yield (
+            "Shares change as the nets learn, the adversarial losses' most: ask again "
+            "with --train_steps N, or with --model_file of a run."
+        )
+
+
+def share_table(found: "Inspection", how: str) -> List[Sequence[str]]:
+    """Return the lines of norms and shares."""
+    table: List[Sequence[str]] = [
+        ("loss", "norm", "share unbalanced", f"share balanced, {how}")
+    ]
+    for name, norm in found.norms.items():
+        target = f"{found.targets[name]:.3f}"
+        table.append((name, f"{norm:.3g}", f"{found.shares[name]:.3g}", target))
+    return table
+
+
+def cosine_table(found: "Inspection") -> List[Sequence[str]]:
+    """Return the lines of the cosines, each pair once."""
+    names = list(found.norms)
+    table: List[Sequence[str]] = [["cosine", *names[:-1]]]
+    for i, a in enumerate(names[1:], 1):
+        cells = [f"{found.cosine(a, b):.2f}" for b in names[:i]]
+        table.append([a, *cells, *[""] * (len(names) - 1 - i)])
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The command as a user types it, and what it measures."""
+
+import itertools
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import yaml
+from espnet2.torch_utils.set_all_random_seed import set_all_random_seed
+from mini_recipe import recipe
+
+from balancer.bin.inspect import main
+from balancer.espnet import inspection
+from balancer.espnet.codec import generate, output_losses
+
+LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
+
+
+def write(path, data=None, balancer=False, **codec_conf):
+    """A stock recipe, of ESPnet's own keys alone, or a balanced one."""
+    config = recipe("soundstream")
+    config["codec_conf"].update(codec_conf)
+    if not balancer:
+        config = {k: value for k, value in config.items() if "balancer" not in k}
+    if data:
+        kinds = [[f"{data}/wav.scp", "audio", "sound"]]
+        config["train_data_path_and_name_and_type"] = kinds
+        config["train_shape_file"] = [f"{data}/utt2num_samples"]
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+def start(config):
+    """The model and the batches that the command has."""
+    args = inspection.read_config(config)
+    set_all_random_seed(args.seed)
+    return args, inspection.build_model(args), inspection.batches(args)
+
+
+def norms_by_hand(model, batch):
+    """Loss → the mean over items of its gradient's norm over both outputs."""
+    audio = batch["audio"].unsqueeze(1)
+    y, _, _, y_real = generate(model.train().codec, audio)
+    norms = {}
+    for name, loss in output_losses(model.codec, audio, y, y_real).items():
+        grads = torch.autograd.grad(
+            loss, [y, y_real], retain_graph=True, allow_unused=True
+        )
+        squares = sum(g.double().square().sum((1, 2)) for g in grads if g is not None)
+        norms[name] = squares.sqrt().mean().item()
+    return norms
+
+
+def printed_section(text):
+    text = text[text.index("balancer: grad_norm") :]
+    return yaml.safe_load(text[: text.index("\n\n")])
+
+
+def printed_rows(text):
+    lines = [line.split() for line in text.splitlines()]
+    start = next(i for i, line in enumerate(lines) if line[:1] == ["loss"]) + 1
+    return {line[0]: [float(x) for x in line[1:]] for line in lines[start : start + 5]}
+
+
+def test_pasted_weights_keep_the_shares(data, tmp_path, capsys):
+    """Norms and shares are those taken by hand; the weights give them to a balancer."""
+    config = write(tmp_path / "stock.yaml", data, lambda_mel=45.0)
+    main([str(config), "--steps", "2"])
+    text = capsys.readouterr().out
+    rows, section = printed_rows(text), printed_section(text)
+    assert list(rows) == list(section["balancer_conf"]["weights"]) == LOSSES
+
+    _, model, batches = start(config)
+    by_hand = [norms_by_hand(model, batch) for batch in itertools.islice(batches, 2)]
+    means = {name: sum(norms[name] for norms in by_hand) / 2 for name in LOSSES}
+    shares = {name: mean / sum(means.values()) for name, mean in means.items()}
+    assert {n: row[0] for n, row in rows.items()} == pytest.approx(means, rel=5e-3)
+    assert {n: row[1] for n, row in rows.items()} == pytest.approx(shares, rel=5e-3)
+    assert {row[2] for row in rows.values()} == {0.2}
+    assert "lambda_mel: 45" in text and "--model_file" in text
+
+    pasted = tmp_path / "pasted.yaml"
+    pasted.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **section}))
+    _, balanced, batches = start(pasted)
+    result = balanced.train()(audio=next(batches)["audio"])
+    given = {name: result["stats"][f"{name}_share"].item() for name in LOSSES}
+    assert given == pytest.approx(shares, rel=2e-3)
+    main([str(pasted), "--steps", "1"])
+    rows = printed_rows(capsys.readouterr().out)
+    targets = {name: row[2] for name, row in rows.items()}
+    assert targets == pytest.approx(shares, abs=5e-4)
+
+
+def test_batches_do_not_share_cached_outputs(data, tmp_path):
+    config = write(tmp_path / "c.yaml", data, cache_generator_outputs=True)
+    args, model, batches = start(config)
+    two = list(itertools.islice(batches, 2))
+    found = inspection.measure(model, iter(two))
+    model.load_state_dict(start(config)[1].state_dict())
+    by_hand = [norms_by_hand(model, batch) for batch in two]
+    mean = (by_hand[0]["mel"] + by_hand[1]["mel"]) / 2
+    assert found.norms["mel"] == pytest.approx(mean, rel=1e-3)
+
+
+def test_measuring_trains_nothing_and_training_both_nets(data, tmp_path):
+    args, model, batches = start(write(tmp_path / "c.yaml", data, balancer=True))
+    args.use_tensorboard, args.output_dir = True, str(tmp_path / "exp")
+
+    def parameters():
+        return {name: p.clone() for name, p in model.named_parameters()}
+
+    before = parameters()
+    inspection.measure(model, itertools.islice(batches, 2))
+    after = parameters()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    inspection.train(model, args, itertools.islice(batches, 2))
+    after = parameters()
+    changed = {
+        name.split(".")[1]
+        for name in before
+        if not torch.equal(before[name], after[name])
+    }
+    assert changed == {"generator", "discriminator"}
+    assert not (tmp_path / "exp").exists()
+
+
+def test_recordings_of_another_rate_and_what_looks_wrong(tmp_path, capsys):
+    """Warnings for a loss that trains nothing and for one that drowns the others."""
+    (tmp_path / "wavs" / "deep").mkdir(parents=True)
+    time = np.arange(44100) / 22050
+    wave = np.sign(np.sin(2 * np.pi * 110 * time)) * 0.1
+    soundfile.write(
+        tmp_path / "wavs" / "deep" / "a.flac", np.stack([wave] * 2, 1), 22050
+    )
+    soundfile.write(tmp_path / "wavs" / "short.wav", wave[:99], 22050)
+    changes = dict(lambda_adv=0.0, use_dual_decoder=False, use_loss_balancer=True)
+    config = write(tmp_path / "c.yaml", **changes)
+    options = ["--wav_dir", str(tmp_path / "wavs"), "--train_steps", "1", "--seed", "3"]
+    main([str(config), "--steps", "2", *options])
+    text = capsys.readouterr().out
+    assert "as initialized and trained for 1 steps" in text and "seed 3" in text
+    assert "WARNING: adv has a zero gradient" in text
+    assert "WARNING: mel supplies 99.9" in text and text.count("WARNING") == 2
+    assert list(printed_section(text)["balancer_conf"]["weights"]) == LOSSES[:-1]
+
+
+def test_a_trainings_own_config_and_model(trained, capsys):
+    """config.yaml has keys that ESPnet adds, and the data of the training."""
+    model = trained / "latest.pth"
+    options = ["--steps", "1", "--model_file", str(model)]
+    main([str(trained / "config.yaml"), *options])
+    text = capsys.readouterr().out
+    assert f"of {model};" in text and "as weighted" in text
+    targets = {name: row[2] for name, row in printed_rows(text).items()}
+    assert targets["adv"] == pytest.approx(3 / 8.1, abs=5e-4)
+    args, built, _ = start(trained / "config.yaml")
+    assert not torch.equal(
+        built.state_dict()["codec.generator.decoder.model.0.conv.conv.bias"],
+        torch.load(model)["codec.generator.decoder.model.0.conv.conv.bias"],
+    )
+    args.init_param = [str(model)]
+    loaded = inspection.build_model(args).state_dict()
+    assert all(torch.equal(loaded[key], v) for key, v in torch.load(model).items())
+
+
+def test_pairs_that_oppose_and_gradients_that_are_not_finite():
+    found = inspection.Inspection(
+        norms={"a": 1.0, "b": float("nan")},
+        shares={"a": 0.94, "b": 0.06},
+        targets={"a": 0.5, "b": 0.5},
+        cosines={"a, b": -0.51},
+        lambdas={},
+    )
+    assert found.cosine("b", "a") == -0.51
+    warnings = found.warnings()
+    assert "b has a gradient that is not finite" in warnings[0]
+    assert "a, b pull against each other: cosine -0.51" in warnings[1]
+    found.cosines, found.norms = {"a, b": -0.49}, {"a": 1.0, "b": 1.0}
+    assert found.warnings() == []
+
+
+@pytest.mark.parametrize(
+    "key, options, message",
+    [
+        ({}, [], "names no training data.*--wav_dir"),
+        ({"chunk_lenght": 1}, [], "unknown key 'chunk_lenght'.*'chunk_length'"),
+        ({"batch_size": 99}, ["--wav_dir", "data"], "one batch of batch_size 99"),
+        ({}, ["--wav_dir", "empty"], "No .flac, .ogg, .wav file in"),
+        ({"chunk_length": 99999}, ["--wav_dir", "data"], "longer ones are needed"),
+        ({"balancer": "grad_norm", "balancer_conf": {"wieghts": 1}}, [], "'weights'"),
+    ],
+)
+def test_refusals_are_one_line(key, options, message, data, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "data").symlink_to(data)
+    config = write(tmp_path / "c.yaml")
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **key}))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=f"^inspect: .*{message}"):
+        main(["c.yaml", *options])
+
+
+def test_bad_options(capsys):
+    with pytest.raises(SystemExit):
+        main(["c.yaml", "--steps", "0"])
+    assert "must be at least 1, but is 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="inspect: .*No such file.*c.yaml"):
+        main(["c.yaml"])
