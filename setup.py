@@ -29,6 +29,7 @@ EXTRAS = {
         "tensorboard",
         "torch_complex",
         "torchaudio",
+        "tqdm",
     ],
     "plot": ["matplotlib", "tensorboard"],
     # With what its weightings need for solving quadratic programs.
