@@ -1,10 +1,30 @@
 """Distribution of the package ``balancer``."""
 
+import subprocess
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent
+
+
+class SourceDistribution(sdist):
+    """All that git tracks, so that recipes, tests and tools work where it is unpacked."""
+
+    def make_distribution(self):
+        command = ["git", "ls-files", "-z"]
+        try:
+            answer = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SystemExit(
+                f"A source distribution is made of a git checkout: {error}. A wheel "
+                "can be built without: `python -m build --wheel`."
+            ) from error
+        self.filelist.extend(answer.stdout.decode().rstrip("\0").split("\0"))
+        self.filelist.remove_duplicates()
+        super().make_distribution()
+
 
 EXTRAS = {
     # What ESPnet 202511's GAN-codec task imports. ESPnet itself is not listed: pip
@@ -61,6 +81,7 @@ setup(
     install_requires=["pyyaml", "torch>=2.4", "typeguard>=4"],
     extras_require=EXTRAS,
     zip_safe=False,
+    cmdclass={"sdist": SourceDistribution},
     classifiers=[
         "Intended Audience :: Science/Research",
         "Programming Language :: Python :: 3",

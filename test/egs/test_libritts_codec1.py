@@ -206,7 +206,10 @@ def test_two_processes_by_a_launcher(libritts, small, tmp_path):
         *("--libritts", libritts, "--config", small, "--ngpu", 0, "--stop_stage", 2),
         *("--data_dir", tmp_path / "data", "--exp_dir", tmp_path, "--tag", "two"),
         *("--train_args", "--max_epoch 1 --num_iters_per_epoch 2"),
-        *("--launcher", "torchrun --standalone --local_addr 127.0.0.1\n--nproc_per_node 2"),
+        *(
+            "--launcher",
+            "torchrun --standalone --local_addr 127.0.0.1\n--nproc_per_node 2",
+        ),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     log = (tmp_path / "two" / "train.log").read_text()
