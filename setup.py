@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent
 
 
 class SourceDistribution(sdist):
-    """All that git tracks, so that recipes, tests and tools work where it is unpacked."""
+    """All that git tracks, so that recipes, tests and tools work from it too."""
 
     def make_distribution(self):
         command = ["git", "ls-files", "-z"]
