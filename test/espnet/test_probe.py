@@ -43,7 +43,7 @@ def rows(monkeypatch):
     """The per-sample gradients that the probe takes, a loss after the other."""
     taken = []
 
-    def seen(rows):
+    def seen(rows, group):
         taken.append(rows)
         return rows
 
