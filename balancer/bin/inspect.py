@@ -18,7 +18,7 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence
 
 import yaml
 
@@ -40,19 +40,28 @@ def get_parser() -> argparse.ArgumentParser:
         type=Path,
         help="wav, flac and ogg files (default: the training data that CONFIG names)",
     )
-    add("--steps", type=positive, default=20, help="batches to measure (20)")
-    add("--train_steps", type=int, default=0, help="train for so many steps first (0)")
+    add("--steps", type=at_least(1), default=20, help="batches to measure (20)")
+    add(
+        "--train_steps",
+        type=at_least(0),
+        default=0,
+        help="train for so many steps first, as CONFIG says (0)",
+    )
     add("--model_file", type=Path, help="a model's *.pth to measure")
     add("--seed", type=int, help="of initialization and batches (CONFIG's)")
     add("--ngpu", type=int, choices=[0, 1], default=0, help="number of GPUs (0)")
     return parser
 
 
-def positive(text: str) -> int:
-    """Return the number, at least 1."""
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, but is {text}")
-    return int(text)
+def at_least(least: int) -> Callable[[str], int]:
+    """Return what reads a number that is not less than `least`."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, but is {text}")
+        return int(text)
+
+    return number
 
 
 def main(cmd: Optional[Sequence[str]] = None) -> None:
@@ -114,7 +123,8 @@ def lines(
         f"Gradients at the output of the {args.codec} decoder, {state}; means over "
         f"{options.steps} batches, seed {args.seed}.\n"
     )
-    yield columns(share_table(found, "as weighted" if args.balancer else "all alike"))
+    weighted = args.balancer and (args.balancer_conf or {}).get("weights")
+    yield columns(share_table(found, "as weighted" if weighted else "all alike"))
     yield "\n" + columns(cosine_table(found)) + "\n"
     for warning in found.warnings():
         yield f"WARNING: {warning}.\n"

@@ -1,7 +1,10 @@
 """Draw what the balancer did in one training, or in several to compare.
 
-python -m balancer.bin.plot_stats exp/DIR
-python -m balancer.bin.plot_stats exp/A exp/B --output a_and_b.png --csv
+    python -m balancer.bin.plot_stats exp/DIR
+    python -m balancer.bin.plot_stats exp/A exp/B --output a_and_b.png --csv
+
+Reads the TensorBoard events that ESPnet left, a point for each log interval, or, where
+there are none, checkpoint.pth, a point for each epoch.
 """
 
 import argparse

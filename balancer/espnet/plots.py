@@ -15,7 +15,6 @@ from balancer.espnet.reports import COSINE, QUANTITIES, STATS, TOTAL, Points, Ru
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("", "o", "^", "s", "D", "v", "P", "X", "*")
 RUN_STYLES: Tuple[Any, ...] = ("-", ":", "-.", (0, (1, 3)), (0, (6, 1, 1, 1, 1, 1)))
-
 TARGET: Any = (0, (4, 3))
 
 WIDTH, HEIGHT, LINE = 4.8, 2.6, 0.21  # inches: a panel, a line of the legend
@@ -23,7 +22,6 @@ MOST_POINTS = 150  # of a line; of more, groups are averaged
 MOST_PAIRS = 10  # of losses whose cosine is drawn
 
 Look = Dict[str, Any]  # keyword arguments of Axes.plot
-
 
 PANELS = (*STATS, COSINE, TOTAL, *QUANTITIES)
 

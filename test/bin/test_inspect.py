@@ -205,5 +205,8 @@ def test_bad_options(capsys):
     with pytest.raises(SystemExit):
         main(["c.yaml", "--steps", "0"])
     assert "must be at least 1, but is 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["c.yaml", "--train_steps", "-1"])
+    assert "must be at least 0, but is -1" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="inspect: .*No such file.*c.yaml"):
         main(["c.yaml"])
