@@ -128,9 +128,25 @@ class _HeldLosses(torch.autograd.Function):
                     allow_unused=True,
                 )
             totals = _sums(totals, divided(found, -power) if power else found)
+        _check_some(totals, grad_outputs)
         if not keep_graph:
             ctx.losses = ctx.inputs = ctx.edges = None
         return (None, None, None, None, *totals)
+
+
+def _check_some(
+    totals: Sequence[Optional[Tensor]], outers: Sequence[Optional[Tensor]]
+) -> None:
+    """Raise ValueError if gradients were asked for and none came out.
+
+    A call that measures nothing does not look at the graphs of known losses.
+    """
+    asked = any(outer is not None for outer in outers)
+    if asked and all(total is None for total in totals):
+        raise ValueError(
+            "none of the balanced losses depends on `input`: pass the very tensor that "
+            "they were computed from, not a view or a copy of it"
+        )
 
 
 def _plan_walks(

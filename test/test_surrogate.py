@@ -160,3 +160,14 @@ def test_hooks_and_grad_are_for_the_trainers_backward(walks, held):
     sum(new_losses.values()).backward()
     assert len(seen) == 1 and torch.equal(seen[0], y.grad)
     assert torch.equal(step.generator.weight.grad, plain)
+
+
+def test_view_is_refused_by_the_backward_of_a_call_that_did_not_look(walks):
+    """The call itself walks no graph of a loss that it knows."""
+    step, balancer = Step(walks), Balancer(update_every=2)
+    losses, y = step.losses()
+    balancer(losses, y)
+    losses, y = step.losses()
+    new_losses, _ = balancer(losses, y.view(-1, 4))
+    with pytest.raises(ValueError, match="not a view"):
+        sum(new_losses.values()).backward()
