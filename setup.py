@@ -26,6 +26,9 @@ class SourceDistribution(sdist):
         super().make_distribution()
 
 
+# What egs/pytorch and its like read, report and draw with.
+RECIPES = ["matplotlib", "scikit-learn", "scipy", "soundfile", "tensorboard", "tqdm"]
+
 EXTRAS = {
     # What ESPnet 202511's GAN-codec task imports. ESPnet itself is not listed: pip
     # refuses the metadata of one of its dependencies, so it is installed beside
@@ -54,6 +57,9 @@ EXTRAS = {
     "plot": ["matplotlib", "tensorboard"],
     # With what its weightings need for solving quadratic programs.
     "torchjd": ["torchjd[cagrad,fairgrad,quadprog-projector]>=0.18"],
+    "recipes": RECIPES,
+    "accelerate": ["accelerate", *RECIPES],
+    "lightning": ["lightning", *RECIPES],
     "benchmark": ["matplotlib", "torchjd", "tqdm"],
     "test": [
         "black",

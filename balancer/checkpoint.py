@@ -25,11 +25,14 @@ def save_with(optimizer: torch.optim.Optimizer, key: str, owner: Stateful) -> No
 
     A checkpoint without the key resets the owner; one that the owner refuses changes
     neither. An optimizer without the owner loads a checkpoint with the key, since
-    torch.optim.Optimizer reads its own keys alone.
+    torch.optim.Optimizer reads its own keys alone. An optimizer that Accelerate or
+    Lightning has wrapped will do as well.
 
     Raises:
         ValueError: the optimizer's state dict has that key already.
     """
+    # Accelerate's wrapper lacks torch's hooks, and saves and loads what it wraps.
+    optimizer = getattr(optimizer, "optimizer", optimizer)
     if key in optimizer.state_dict():
         raise ValueError(
             f"a {key} is saved with this optimizer already: save the second one with "
