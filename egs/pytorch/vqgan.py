@@ -60,7 +60,7 @@ def patch_discriminator(width=16):
 
 
 def with_balancer(options):
-    """Return a function of losses and output: their sum, and what each was scaled by."""
+    """Return a function of losses and output: their sum, and what scaled each."""
     balancer = Balancer(weights={"rec": 1.0, "adv": 1.0}, ema_decay=options.ema_decay)
 
     def weigh(losses, decoded, last):

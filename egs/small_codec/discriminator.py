@@ -1,4 +1,4 @@
-"""The multi-scale STFT discriminator of EnCodec (Défossez et al., 2022, section 3.4)."""
+"""EnCodec's multi-scale STFT discriminator (Défossez et al., 2022, section 3.4)."""
 
 from typing import List, Sequence, Tuple
 
