@@ -84,7 +84,7 @@ setup(
     packages=find_packages(include=["balancer", "balancer.*"]),
     package_data={"balancer": ["py.typed"]},
     python_requires=">=3.10",
-    install_requires=["pyyaml", "torch>=2.4", "typeguard>=4"],
+    install_requires=["pyyaml", "torch>=2.6", "typeguard>=4"],
     extras_require=EXTRAS,
     zip_safe=False,
     cmdclass={"sdist": SourceDistribution},

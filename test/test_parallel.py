@@ -20,6 +20,8 @@ MODES = {
     "find_unused_parameters": {"find_unused_parameters": True},
     "static_graph": {"static_graph": True},
 }
+# What fully_shard needs and torch 2.6 lacks without a GPU.
+SHARDS_ON_CPU = hasattr(torch.cpu.Stream, "record_event")
 
 
 def mine(x):
@@ -121,6 +123,7 @@ def _sharded(input_only):
     return found
 
 
+@pytest.mark.skipif(not SHARDS_ON_CPU, reason="this torch cannot shard on the CPU")
 @pytest.mark.parametrize("input_only", [True, False])
 def test_fully_sharded_data_parallel(ranks, input_only):
     expected = train(net(), Balancer(**OPTIONS), BATCHES, sums)
@@ -131,7 +134,8 @@ def test_fully_sharded_data_parallel(ranks, input_only):
 def _all(rank):
     results = {"gan": _gan(), "accumulated": _accumulated()}
     for input_only in (True, False):
-        results["sharded", input_only] = _sharded(input_only)
+        if SHARDS_ON_CPU:
+            results["sharded", input_only] = _sharded(input_only)
         for mode in MODES:
             results[mode, input_only] = _wrapped(mode, input_only)
     return results
