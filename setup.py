@@ -21,13 +21,17 @@ class SourceDistribution(sdist):
                 f"A source distribution is made of a git checkout: {error}. A wheel "
                 "can be built without: `python -m build --wheel`."
             ) from error
-        self.filelist.extend(answer.stdout.decode().rstrip("\0").split("\0"))
+        for path in answer.stdout.decode().rstrip("\0").split("\0"):
+            # A link to a folder is no file: the folder's code takes its place.
+            folder = Path(path)
+            found = folder.glob("*.py") if folder.is_dir() else [folder]
+            self.filelist.extend(map(str, found))
         self.filelist.remove_duplicates()
         super().make_distribution()
 
 
 # What egs/pytorch and its like read, report and draw with.
-RECIPES = ["matplotlib", "scikit-learn", "scipy", "soundfile", "tensorboard", "tqdm"]
+RECIPES = ["matplotlib", "scikit-learn", "soundfile", "soxr", "tensorboard", "tqdm"]
 
 EXTRAS = {
     # What ESPnet 202511's GAN-codec task imports. ESPnet itself is not listed: pip

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import soundfile
+import soxr
 import torch
-from scipy.signal import resample_poly
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -55,5 +55,5 @@ def _read(path: Path) -> Tensor:
     wave, rate = soundfile.read(path, dtype="float32", always_2d=True)
     wave = wave.mean(axis=1)
     if rate != RATE:
-        wave = resample_poly(wave, RATE, rate)
+        wave = soxr.resample(wave, rate, RATE)
     return torch.from_numpy(wave)

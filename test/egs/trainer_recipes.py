@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from accelerate.state import AcceleratorState
+
 EGS = Path(__file__).parents[2] / "egs"
 LAUNCHERS = {
     "pytorch": "torch.distributed.run --standalone --nproc_per_node 2",
@@ -37,8 +39,6 @@ def script(recipe, name):
 
 def train(trainer, wav_dir, out_dir, epochs, amp=None):
     """Train in this process."""
-    from accelerate.state import AcceleratorState
-
     AcceleratorState._reset_state(reset_partial_state=True)
     command = options(trainer, wav_dir, out_dir, epochs, ranks=1, amp=amp)
     script(trainer, "train").main(command)
