@@ -10,6 +10,8 @@ from balancer.weighting import Weighting
 
 # The name of the one average in BalancerState.combined.
 _NORM = "norm"
+# A Gram matrix cannot tell a smaller part of its gradients' norms from its rounding.
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,18 @@ class ScaleRule:
     def combined(
         self, scales: Mapping[str, float], averages: NormAverages, found: Measurement
     ) -> NormAverages:
-        """Return the average of the norm of Σ_i s_i g_i, with this call's in it."""
+        """Return the average of the norm of Σ_i s_i g_i, with this call's in it.
+
+        Gradients that cancel one another say nothing, and a factor for them would
+        have no bound.
+        """
         if not self.exact_total_norm:
             return averages
-        return averages.updated({_NORM: found.total_norm(scales)})
+        norm = found.total_norm(scales)
+        parts = sum(scales[name] * part for name, part in found.norms.items())
+        return (
+            averages if norm <= _ROUNDING * parts else averages.updated({_NORM: norm})
+        )
 
     def exact(
         self, scales: Mapping[str, float], combined: NormAverages

@@ -50,8 +50,11 @@ class Reference:
             self.measured_at[name] = self.calls
             self.average(self.averages, name, self.norms[name])
         if due and self.exact:
-            gradient = combine(grads, self.scales(grads, exact=False))
-            self.average(self.combined, "norm", self.norm(gradient))
+            plain = self.scales(grads, exact=False)
+            norm = self.norm(combine(grads, plain))
+            parts = sum(plain[name] * self.norms[name] for name in grads)
+            if not norm <= 1e-6 * parts:  # they cancel one another
+                self.average(self.combined, "norm", norm)
         scales = self.scales(grads)
         gradient = combine(grads, scales)
         if due and self.monitor:

@@ -217,6 +217,16 @@ def test_exact_total_norm(seed, total_norm, input_only):
     assert "total_grad_norm" not in stats
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_exact_total_norm_of_losses_that_cancel(seed):
+    """Their sum is rounding, and no scale grows without bound for it."""
+    a = random_grads(seed, "a")["a"]
+    balancer = Balancer(exact_total_norm=True)
+    _, stats = balanced_grad(balancer, {"a": a, "b": -3 * a})
+    norm = a.flatten(1).norm(dim=1).mean().item()
+    assert stats["a_scale"] == pytest.approx(0.5 / norm, rel=1e-6)
+
+
 def test_exact_total_norm_holds_on_average():
     balancer = Balancer(3.0, ema_decay=1.0, exact_total_norm=True)
     for step in range(300):
