@@ -53,6 +53,7 @@ EXTRAS = {
         "scipy",
         "sentencepiece",
         "soundfile",
+        "soxr",
         "tensorboard",
         "torch_complex",
         "torchaudio",

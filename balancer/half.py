@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from balancer.gradients import Gradients
+from balancer.precision import float32_at_least
 
 # The largest power of two that is a float16, as the gradient of a float16 loss must be.
 HIGHEST = 15
@@ -50,10 +51,6 @@ def power_over(scale: float) -> int:
 def divided(gradients: Gradients, power: int) -> Gradients:
     """Return the gradients over 2^power, in float32 at least."""
     return tuple(
-        (
-            None
-            if grad is None
-            else grad.to(torch.promote_types(grad.dtype, torch.float32)) * 2.0**-power
-        )
+        None if grad is None else float32_at_least(grad) * 2.0**-power
         for grad in gradients
     )

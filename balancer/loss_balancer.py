@@ -116,6 +116,7 @@ class Balancer:
         process_group: Any = None,
         probe: Optional[GradientProbe] = None,
     ):
+        weighting = None if weighting == "none" else weighting  # as YAML reads it
         check_options(total_norm, ema_decay, epsilon, update_every)
         check_balanced(balance_grads, exact_total_norm, weighting)
         check_group(process_group)
@@ -191,20 +192,22 @@ class Balancer:
                 way around `input`; a probe whose layer does not lead to `input`.
             TypeError: a loss or an input is not a tensor.
         """
-        check_losses(losses, self._rule.weights)
+        rule = self._rule()
+        check_losses(losses, rule.weights)
         # The last batch of a rank may be empty, and the other ranks wait for its call.
         ranks = has_ranks(self.process_group)
         inputs = check_inputs(input, self.per_batch_item, may_be_empty=ranks)
         if not torch.is_grad_enabled() or not any(
             loss.requires_grad for loss in losses.values()
         ):
-            return self._evaluate(losses)
+            return self._evaluate(losses, rule)
         check_differentiable(losses, inputs)
         new = [name for name in losses if (name, len(inputs)) not in self._walked]
         if new:
             at_risk = new if self.input_only else []
             check_paths({name: losses[name] for name in at_risk}, inputs)
-        new_losses, self._state, scales = self._training_call().run(losses, inputs)
+        call = self._training_call(rule)
+        new_losses, self._state, scales = call.run(losses, inputs)
         self._metrics = self._stats(scales)
         self._walked.update((name, len(inputs)) for name in new)
         self._arm_probe()
@@ -237,7 +240,6 @@ class Balancer:
         if self.probe is not None:
             self.probe.armed = self._state.probe_is_due(self.probe.every)
 
-    @property
     def _rule(self) -> ScaleRule:
         weights = self._weights
         return ScaleRule(
@@ -249,9 +251,9 @@ class Balancer:
             self._weighting,
         )
 
-    def _training_call(self) -> TrainingCall:
+    def _training_call(self, rule: ScaleRule) -> TrainingCall:
         return TrainingCall(
-            self._rule,
+            rule,
             self._state,
             self.per_batch_item,
             self.monitor,
@@ -262,10 +264,10 @@ class Balancer:
         )
 
     def _evaluate(
-        self, losses: Mapping[str, Tensor]
+        self, losses: Mapping[str, Tensor], rule: ScaleRule
     ) -> Tuple[Dict[str, Tensor], Dict[str, float]]:
-        scales = self._rule.held(losses, self._state)
-        for name, weight in self._rule.weights_of(losses).items():
+        scales = rule.held(losses, self._state)
+        for name, weight in rule.weights_of(losses).items():
             if self._state.averages.get(name) is None:
                 scales[name] = weight
         scaled = scaled_losses(losses.values(), [scales[name] for name in losses])

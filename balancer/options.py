@@ -31,7 +31,7 @@ def check_balanced(
         return
     given = {"exact_total_norm": exact_total_norm, "weighting": weighting}
     for name, value in given.items():
-        if value not in (False, None, "none"):
+        if value:
             raise ValueError(
                 f"{name} is {value!r} but balance_grads is false, so scales are just "
                 "the weights: leave one of the two at its default"

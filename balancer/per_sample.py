@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
+from balancer.precision import float32_at_least
+
 
 def parameters_of(layer: nn.Module) -> Dict[str, Tensor]:
     """Return the parameters of a layer that are trained, detached, float32 at least."""
     return {
-        name: _float32_at_least(parameter.detach())
+        name: float32_at_least(parameter.detach())
         for name, parameter in layer.named_parameters()
         if parameter.requires_grad
     }
@@ -39,7 +41,7 @@ def per_sample_gradients(layer: nn.Module, x: Tensor, cotangent: Tensor) -> Tens
     parameters = parameters_of(layer)
     # Copies, since a layer may update its buffers as it runs.
     rest = {
-        name: _float32_at_least(tensor.detach().clone())
+        name: float32_at_least(tensor.detach().clone())
         for name, tensor in (*layer.named_parameters(), *layer.named_buffers())
         if name not in parameters
     }
@@ -74,12 +76,6 @@ def zero_gradients(layer: nn.Module, batch: int) -> Tensor:
     parameters = list(parameters_of(layer).values())
     size = sum(parameter.numel() for parameter in parameters)
     return parameters[0].new_zeros(batch, size)
-
-
-def _float32_at_least(tensor: Tensor) -> Tensor:
-    if not tensor.is_floating_point():
-        return tensor
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 @contextlib.contextmanager

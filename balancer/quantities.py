@@ -55,7 +55,8 @@ def grad_norm(grads: Tensor) -> Tensor:
         >>> grad_norm(torch.tensor([[2.0, 4.0], [4.0, 4.0]])).item()
         5.0
     """
-    return _rows(grads).mean(0).square().sum().sqrt()
+    norm: Tensor = torch.linalg.vector_norm(_rows(grads).mean(0))
+    return norm
 
 
 def norm_test(grads: Tensor) -> Tensor:

@@ -97,7 +97,11 @@ class ScaleRule:
         )
 
     def combined(
-        self, scales: Mapping[str, float], averages: NormAverages, found: Measurement
+        self,
+        norm: float,
+        scales: Mapping[str, float],
+        averages: NormAverages,
+        found: Measurement,
     ) -> NormAverages:
         """Return the average of the norm of Σ_i s_i g_i, with this call's in it.
 
@@ -106,23 +110,18 @@ class ScaleRule:
         """
         if not self.exact_total_norm:
             return averages
-        norm = found.total_norm(scales)
         parts = sum(scales[name] * part for name, part in found.norms.items())
         return (
             averages if norm <= _ROUNDING * parts else averages.updated({_NORM: norm})
         )
 
-    def exact(
-        self, scales: Mapping[str, float], combined: NormAverages
-    ) -> Dict[str, float]:
-        """Return the scales, with exact_total_norm divided by what the average says."""
+    def factor(self, combined: NormAverages) -> float:
+        """Return what brings the norm of Σ_i s_i g_i to total_norm on average."""
         average = combined.get(_NORM) if self.exact_total_norm else None
-        if average is None:
-            return dict(scales)
-        factor = self.total_norm / (self.epsilon + average)
-        return {name: factor * scale for name, scale in scales.items()}
+        return 1.0 if average is None else self.total_norm / (self.epsilon + average)
 
     def held(self, present: Iterable[str], state: BalancerState) -> Dict[str, float]:
         """Return the scales of a call that measures nothing."""
+        factor = self.factor(state.combined)
         scales = self.scales(present, state.averages, state.coefficients)
-        return self.exact(scales, state.combined)
+        return {name: factor * scale for name, scale in scales.items()}

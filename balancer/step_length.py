@@ -130,7 +130,8 @@ def distance(start: Tensor, end: Tensor) -> Tensor:
         5.0
     """
     change = widened(end.detach()) - widened(start.detach())
-    return change.square().sum().sqrt()
+    length: Tensor = torch.linalg.vector_norm(change)
+    return length
 
 
 def _mean_and_variance(values: Tensor) -> Tuple[Tensor, Tensor]:

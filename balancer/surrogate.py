@@ -13,6 +13,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from balancer.gradients import Gradients, explained, no_hooks
 from balancer.half import divided, power_over
+from balancer.precision import float32_at_least
 
 
 def measured_losses(
@@ -73,7 +74,7 @@ class _MeasuredLosses(torch.autograd.Function):
         for i, (outer, scale) in enumerate(zip(grad_outputs, ctx.scales)):
             if outer is None:
                 continue
-            factor = _wide(outer).reshape(()) * scale
+            factor = float32_at_least(outer).reshape(()) * scale
             for j, grad in enumerate(ctx.saved_tensors[i * count : (i + 1) * count]):
                 if grad is not None:
                     totals[j] = _add_scaled(totals[j], grad, factor)
@@ -81,14 +82,9 @@ class _MeasuredLosses(torch.autograd.Function):
 
 
 def _add_scaled(total: Optional[Tensor], grad: Tensor, factor: Tensor) -> Tensor:
-    grad = _wide(grad)
+    grad = float32_at_least(grad)
     factor = factor.to(grad.dtype)
     return grad * factor if total is None else total.addcmul_(grad, factor)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """Return a half-precision tensor in float32, any other as it is."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 class _HeldLosses(torch.autograd.Function):
@@ -113,7 +109,8 @@ class _HeldLosses(torch.autograd.Function):
                 "the graphs of the balanced losses were freed by their first backward: "
                 "pass retain_graph=True to that one, or call the balancer again"
             )
-        keep_graph = _outer_backward_keeps_graph()
+        # Whether the backward that is running was given retain_graph=True.
+        keep_graph = torch._C._autograd._get_current_graph_task_keep_graph()
         totals: List[Optional[Tensor]] = [None] * len(ctx.edges)
         walks = _plan_walks(ctx.losses, grad_outputs, ctx.scales)
         while walks:
@@ -175,12 +172,3 @@ def _sums(
         one if total is None else total if one is None else total + one
         for total, one in zip(totals, found)
     ]
-
-
-def _outer_backward_keeps_graph() -> bool:
-    """Tell whether the backward that is running was given retain_graph=True.
-
-    Older releases of torch cannot tell; there the graph lives as long as its losses.
-    """
-    tell = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return True if tell is None else bool(tell())

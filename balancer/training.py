@@ -58,12 +58,14 @@ class TrainingCall:
         averages = state.averages.updated(found.norms)
         coefficients = rule.coefficients(found, averages, state)
         scales = rule.scales(found.norms, averages, coefficients)
-        combined = rule.combined(scales, state.combined, found)
-        scales = rule.exact(scales, combined)
-        monitored = {}
-        if self.monitor:
-            total = found.total_norm(scales)
-            monitored = {**found.cosines, "total_grad_norm": total}
+        combined, monitored = state.combined, {}
+        if self.monitor or rule.exact_total_norm:
+            norm = found.total_norm(scales)
+            combined = rule.combined(norm, scales, combined, found)
+            factor = rule.factor(combined)
+            scales = {name: factor * scale for name, scale in scales.items()}
+            if self.monitor:
+                monitored = {**found.cosines, "total_grad_norm": factor * norm}
         # A loss that only an empty batch has is in no measurement.
         mine = [scales.get(name, 0.0) for name in losses]
         if self.input_only:

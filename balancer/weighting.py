@@ -1,11 +1,12 @@
 """TorchJD's weightings of a Gram matrix, for losses that pull against each other."""
 
-import difflib
 import inspect
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
+
+from balancer.options import nearest
 
 
 class Weighting:
@@ -35,11 +36,10 @@ class Weighting:
     def __init__(self, name: str, conf: Mapping[str, Any]):
         known = _weightings()
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"known are {sorted(known)}"
+            raise ValueError(
+                f"weighting {name!r} is none of TorchJD's: "
+                f"{nearest(name, sorted(known))}"
             )
-            raise ValueError(f"weighting {name!r} is none of TorchJD's: {hint}")
         if hasattr(known[name], "reset"):
             raise ValueError(
                 f"weighting {name!r} keeps a memory of its own, which no checkpoint "
@@ -86,7 +86,7 @@ def read_weighting(
     Raises:
         ImportError, ValueError: see Weighting; or there are arguments and no name.
     """
-    if name is not None and name != "none":
+    if name is not None:
         return Weighting(name, conf or {})
     if conf:
         raise ValueError(

@@ -65,6 +65,14 @@ def test_a_call_checks_no_types_by_typeguard(monkeypatch):
     call(balancer)
 
 
+KINDS = [
+    {},
+    {"weights": WEIGHTS},
+    {"weights": WEIGHTS, "weighting": "mgda"},
+    {"weights": WEIGHTS, "monitor": True, "exact_total_norm": True},
+]
+
+
 def _count_collectives(rank):
     found, count = [], []
     all_reduce = dist.all_reduce
@@ -74,8 +82,8 @@ def _count_collectives(rank):
         return all_reduce(*args, **kwargs)
 
     dist.all_reduce = counted
-    for weights in (None, WEIGHTS):
-        balancer = Balancer(weights=weights, update_every=2)
+    for options in KINDS:
+        balancer = Balancer(**options, update_every=2)
         for _ in range(4):
             count.clear()
             call(balancer).backward()
@@ -84,6 +92,11 @@ def _count_collectives(rank):
 
 
 def test_one_collective_of_2k_numbers_a_measurement(tmp_path):
-    """And one more, of two numbers, to compare the names while there are no weights."""
-    expected = [[2, 6], [], [2, 6], []] + [[6], [], [6], []]
+    """Each time one of 2K numbers, of 2(K + K²) where pairs are measured.
+
+    And one more: before it of two numbers, to compare the names while there are no
+    weights; after it of two, for the norm of the balanced gradient.
+    """
+    sizes = [[2, 6], [6], [24], [24, 2]]
+    expected = [numbers for size in sizes for numbers in (size, [], size, [])]
     assert spawn(tmp_path, _count_collectives, 2) == [expected, expected]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence
 
 import yaml
+from tqdm import tqdm
 
 from balancer.espnet.tables import columns
 
@@ -94,22 +95,18 @@ def report(options: argparse.Namespace) -> str:
             inspection.use_recordings(args, options.wav_dir, Path(folder), rate, most)
         batches = inspection.batches(args)
         if options.train_steps:
-            some = itertools.islice(batches, options.train_steps)
-            inspection.train(
-                model, args, counted(some, "training", options.train_steps)
-            )
-        some = itertools.islice(batches, options.steps)
-        found = inspection.measure(model, counted(some, "measuring", options.steps))
+            first = some(batches, "training", options.train_steps)
+            inspection.train(model, args, first)
+        found = inspection.measure(model, some(batches, "measuring", options.steps))
     return "\n".join(lines(options, args, found))
 
 
-def counted(batches: "Iterator[Batch]", what: str, count: int) -> "Iterator[Batch]":
-    """Yield the batches, and say how far it is where a person watches."""
-    for i, batch in enumerate(batches, 1):
-        if sys.stderr.isatty():
-            end = "\n" if i == count else ""
-            print(f"\r{what}: batch {i} of {count}", end=end, file=sys.stderr)
-        yield batch
+def some(batches: "Iterator[Batch]", what: str, count: int) -> "Iterator[Batch]":
+    """Return so many of the batches, with a progress bar where a person watches."""
+    bar = tqdm(
+        itertools.islice(batches, count), what, count, unit="batch", disable=None
+    )
+    return iter(bar)
 
 
 def lines(

@@ -1,7 +1,6 @@
 """The raw gradients of a recipe's losses, measured before it is trained."""
 
 import argparse
-import difflib
 import itertools
 import logging
 import random
@@ -24,6 +23,7 @@ from balancer.espnet.recordings import DataFolder, find, load, longest_chunk, na
 from balancer.espnet.reports import subjects_of
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.loss_balancer import Balancer
+from balancer.options import nearest
 from balancer.schedule import weights_at
 
 Batch = Dict[str, Tensor]
@@ -93,9 +93,8 @@ def read_config(path: Path) -> argparse.Namespace:
     known = [action.dest for action in parser._actions]
     for key in settings:
         if key not in known and key not in SAVED_ONLY:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f": did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{path} has the unknown key {key!r}{hint}")
+            hint = nearest(str(key), known)
+            raise ValueError(f"{path} has the unknown key {key!r}: {hint}")
     parser.set_defaults(**settings)
     args: argparse.Namespace = parser.parse_args([])
     return args

@@ -2,14 +2,13 @@
 
 import logging
 import re
-from math import gcd
 from pathlib import Path
 from typing import Dict, List, Optional, Union
 
 import numpy as np
 import soundfile
+import soxr
 from numpy.typing import NDArray
-from scipy.signal import resample_poly
 
 SUFFIXES = {".wav", ".flac", ".ogg"}
 Wave = NDArray[np.float32]
@@ -54,10 +53,7 @@ def read(path: Path, rate: int) -> Wave:
     """Return a recording as mono samples [T] at this rate, in Hz."""
     wave, found = soundfile.read(path, dtype="float32", always_2d=True)
     wave = wave.mean(axis=1)
-    if found != rate:
-        shared = gcd(found, rate)
-        wave = resample_poly(wave, rate // shared, found // shared)
-    return np.asarray(wave, dtype=np.float32)
+    return np.asarray(soxr.resample(wave, found, rate), dtype=np.float32)
 
 
 def load(path: Path, rate: int, min_samples: int) -> Optional[Wave]:

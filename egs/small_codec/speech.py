@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import soundfile
-import soxr
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from balancer.espnet.recordings import find, load
+
 RATE = 16000  # Hz
-SUFFIXES = {".wav", ".flac", ".ogg"}
 FETCH = Path(__file__).resolve().parents[1] / "mini/codec1/local/fetch_arctic.py"
 
 
@@ -29,31 +28,25 @@ class Segments(Dataset[Tensor]):
 
     def __init__(self, folder: Path, length: int):
         folder = Path(folder).expanduser()
-        found = [x for x in sorted(folder.rglob("*")) if x.suffix.lower() in SUFFIXES]
-        segments = [
+        try:
+            waves = [load(path, RATE, length) for path in find(folder)]
+        except ValueError:  # no recording at all
+            waves = []
+        self.segments = [
             part
-            for wave in map(_read, found)
-            if len(wave) >= length
-            for part in wave.unfold(0, length, length // 4)
+            for wave in waves
+            if wave is not None
+            for part in torch.from_numpy(wave).unfold(0, length, length // 4)
         ]
-        if not segments:
+        if not self.segments:
             raise FileNotFoundError(
-                f"{folder.resolve()} has no recording of {length / RATE:g} s or more, "
-                f"among {len(found)} wav, flac and ogg files. Name a folder of "
-                f"recordings with --wav_dir, or fetch two: python {FETCH} {folder}"
+                f"{folder.resolve()} has no recording of {length / RATE:g} s or more. "
+                "Name a folder of recordings with --wav_dir, or fetch two: "
+                f"python {FETCH} {folder}"
             )
-        self.segments = segments
 
     def __len__(self) -> int:
         return len(self.segments)
 
     def __getitem__(self, index: int) -> Tensor:
         return self.segments[index].unsqueeze(0)
-
-
-def _read(path: Path) -> Tensor:
-    wave, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    wave = wave.mean(axis=1)
-    if rate != RATE:
-        wave = soxr.resample(wave, rate, RATE)
-    return torch.from_numpy(wave)

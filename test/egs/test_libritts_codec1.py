@@ -1,26 +1,19 @@
 """The LibriTTS recipe: its full-size models, its data and its stages."""
 
-import subprocess
-from pathlib import Path
+import functools
 
 import numpy as np
 import pytest
 import soundfile
 import torch
 import yaml
+from run_sh import EGS
+from run_sh import run as run_sh
 
-RECIPE = Path(__file__).parents[2] / "egs" / "libritts" / "codec1"
+RECIPE = EGS / "libritts" / "codec1"
+run = functools.partial(run_sh, "libritts")
 CODECS = ["soundstream", "encodec", "dac", "funcodec"]
 PARTS = ["train-clean-100", "train-other-500", "dev-clean", "test-clean"]
-
-
-def run(*options, timeout=600):
-    return subprocess.run(
-        [RECIPE / "run.sh", *map(str, options)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
 
 
 def tone(path, seconds, rate=24000, channels=1):

@@ -1,23 +1,16 @@
 """The mini recipe, as a user types it."""
 
+import functools
 import importlib.util
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from run_sh import EGS
+from run_sh import run as run_sh
 
-RECIPE = Path(__file__).parents[2] / "egs" / "mini" / "codec1"
-
-
-def run(*options, timeout=600):
-    return subprocess.run(
-        [RECIPE / "run.sh", *map(str, options)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+RECIPE = EGS / "mini" / "codec1"
+run = functools.partial(run_sh, "mini")
 
 
 def local(name):
