@@ -87,9 +87,9 @@ train() {
 # decode PART: decodes a data folder with ESPnet's own inference.
 decode() {
     say "Stage 3: decoding the data of $data_dir/$1 with ESPnet's inference"
-    need "$data_dir/$1/wav.scp" 1
     need "$exp/config.yaml" 2
     need "$exp/$decode_model" 2
+    need "$data_dir/$1/wav.scp" 1
     mkdir -p "$exp/decode"
     python -m espnet2.bin.gan_codec_inference \
         --train_config "$exp/config.yaml" --model_file "$exp/$decode_model" \
