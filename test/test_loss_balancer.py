@@ -188,6 +188,7 @@ def test_monitor(input_only):
     assert stats["a_b_cosine"] == pytest.approx(cosine.item(), rel=1e-9)
     norm = grad.flatten(1).norm(dim=1).mean()
     assert stats["total_grad_norm"] == pytest.approx(norm.item(), rel=1e-9)
+    assert balancer.state_dict()["combined"] == {}  # of exact_total_norm alone
     _, stats = balanced_grad(balancer, {"a": grads["a"]})  # the same keys without b
     assert stats["a_b_cosine"] == 0.0 and stats["b_share"] == 0.0
 

@@ -87,6 +87,24 @@ def test_without_conflict_upgrad_is_plain_balancing():
     torch.testing.assert_close(careful, plain, rtol=1e-6, atol=1e-9)
 
 
+def test_loss_without_a_gradient_is_left_out():
+    """The first of all, so that the others' places in the Gram matrix differ."""
+    grads = conflicting(0)
+    options = dict(weights=WEIGHTS, weighting="upgrad")
+    with_zero, _ = balance(Balancer(**options), {**grads, "a": 0 * grads["a"]})
+    del grads["a"]
+    y = torch.zeros_like(grads["b"]).requires_grad_()
+    losses = {name: (y * grad).sum() for name, grad in grads.items()}
+    sum(Balancer(**options)(losses, y)[0].values()).backward()
+    # The absent loss leaves its share to the others, the one of zero keeps it.
+    torch.testing.assert_close(with_zero, y.grad * 5 / 6, rtol=1e-6, atol=1e-9)
+
+
+def test_none_is_no_weighting():
+    balancer = Balancer.from_config({"weighting": "none", "balance_grads": False})
+    assert balance(balancer, conflicting(0))[1]["a_scale"] == 1.0
+
+
 def test_non_finite_gradient_leaves_the_coefficients():
     balancer = Balancer(weights=WEIGHTS, weighting="upgrad", ema_decay=0.0)
     grads = conflicting(0)
