@@ -90,13 +90,13 @@ def test_without_conflict_upgrad_is_plain_balancing():
 def test_loss_without_a_gradient_is_left_out():
     """The first of all, so that the others' places in the Gram matrix differ."""
     grads = conflicting(0)
-    options = dict(weights=WEIGHTS, weighting="upgrad")
-    with_zero, _ = balance(Balancer(**options), {**grads, "a": 0 * grads["a"]})
-    del grads["a"]
+    balancer = Balancer(weights=WEIGHTS, weighting="upgrad")
+    with_zero, _ = balance(balancer, {**grads, "a": 0 * grads["a"]})
     y = torch.zeros_like(grads["b"]).requires_grad_()
-    losses = {name: (y * grad).sum() for name, grad in grads.items()}
-    sum(Balancer(**options)(losses, y)[0].values()).backward()
-    # The absent loss leaves its share to the others, the one of zero keeps it.
+    losses = {name: (y * grads[name]).sum() for name in "bc"}
+    two = Balancer(weights={"b": 2.0, "c": 3.0}, weighting="upgrad")
+    sum(two(losses, y)[0].values()).backward()
+    # The two share all of the gradient, with the third 5 of 6 parts.
     torch.testing.assert_close(with_zero, y.grad * 5 / 6, rtol=1e-6, atol=1e-9)
 
 
