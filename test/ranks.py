@@ -30,8 +30,11 @@ def spawn(tmp_path, function, ranks, *args):
 def _run(rank, ranks, store, results, function, args):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-    torch.save(function(rank, *args), results[rank])
-    dist.destroy_process_group()
+    try:
+        torch.save(function(rank, *args), results[rank])
+    finally:
+        # A process that ends with its group alive can wait for the others for good.
+        dist.destroy_process_group()
 
 
 def net():
