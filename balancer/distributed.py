@@ -34,6 +34,11 @@ def has_ranks(group: Any = None) -> bool:
     )
 
 
+def is_first_rank(group: Any = None) -> bool:
+    """Tell whether this process is the one of its group that speaks for all."""
+    return not has_ranks(group) or dist.get_rank(group) == 0
+
+
 def mean_over_ranks(
     means: Tensor, counts: Sequence[int], group: Any = None
 ) -> Tuple[List[float], List[float]]:

@@ -1,5 +1,6 @@
 """The averages of the gradient norms: the one memory of a balancer."""
 
+import copy
 import math
 from typing import Dict, List, Mapping, Optional, Sequence
 
@@ -45,42 +46,53 @@ class NormAverages:
         return self[name] if name in self._stats else None
 
     def __getitem__(self, name: str) -> float:
-        total, fix = self._stats[name]
+        total, fix = self._stats[name][:2]
         return total / fix
 
     def updated(self, norms: Mapping[str, float]) -> "NormAverages":
         """Return new averages that have taken in `norms`; these stay as they are."""
-        new = object.__new__(NormAverages)
-        new._decay, new._mass, new._stats = self._decay, self._mass, dict(self._stats)
+        new = copy.copy(self)
+        new._stats = dict(self._stats)
         for name, norm in norms.items():
             if SMALLEST <= norm < math.inf:
-                total, fix = self._stats.get(name, (0.0, 0.0))
-                new._stats[name] = [
-                    self._decay * total + self._mass * norm,
-                    self._decay * fix + self._mass,
-                ]
+                new._stats[name] = self._taken_in(self._stats.get(name), norm)
         return new
 
+    def _taken_in(self, stats: Optional[Sequence[float]], norm: float) -> List[float]:
+        """Return a loss's numbers, total and fix first, with this norm in them."""
+        total, fix = stats[:2] if stats else (0.0, 0.0)
+        return [
+            self._decay * total + self._mass * norm,
+            self._decay * fix + self._mass,
+        ]
+
     def state_dict(self) -> Dict[str, List[float]]:
-        """Return {name: [total, fix]}, plain floats."""
-        return {name: list(pair) for name, pair in self._stats.items()}
+        """Return {name: [total, fix, ...]}, plain floats."""
+        return {name: list(stats) for name, stats in self._stats.items()}
 
     def loaded(self, state: Mapping[str, Sequence[float]]) -> "NormAverages":
         """Return new averages that hold `state`, as `state_dict` returned it.
 
+        That may be the state of averages of the other kind, which these go on from.
+
         Raises:
-            ValueError: a pair is not positive and finite.
+            ValueError: total or fix is not positive and finite, or another number is
+                out of its range.
         """
         new = self.updated({})
         new._stats = {}
-        for name, (total, fix) in state.items():
+        for name, (total, fix, *more) in state.items():
             if not (0 < total < math.inf and 0 < fix < math.inf):
                 raise ValueError(
                     f"the saved average of loss {name!r} is {total} / {fix}, but both "
                     "must be positive and finite: the checkpoint is damaged"
                 )
-            new._stats[name] = [total, fix]
+            new._stats[name] = [total, fix, *self._read(name, fix, more)]
         return new
+
+    def _read(self, name: str, fix: float, more: Sequence[float]) -> Sequence[float]:
+        """Return what these averages keep beside total and fix."""
+        return []
 
 
 def _geometric_sum(decay: float, stride: int) -> float:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from typeguard import typechecked
 
+from balancer.adaptive import AdaptiveAverages
 from balancer.calls import check_differentiable, check_inputs, check_losses
 from balancer.checkpoint import save_with
-from balancer.distributed import check_group, has_ranks
+from balancer.distributed import check_group, has_ranks, is_first_rank
 from balancer.ema import NormAverages
 from balancer.graph import check_paths
 from balancer.options import check_balanced, check_options, read_section
@@ -30,6 +31,7 @@ from balancer.state import BalancerState
 from balancer.stats import loss_stats
 from balancer.surrogate import scaled_losses
 from balancer.training import TrainingCall
+from balancer.watch import ShareWatch
 from balancer.weighting import read_weighting
 
 
@@ -72,6 +74,9 @@ class Balancer:
             gets the Gram matrix of g_i / (epsilon + a_i) and the preferences w_i /
             Σ_j w_j, and its coefficients take their place; see Weighting.
         weighting_conf: arguments of that weighting.
+        adaptive_average: whether the averages reach back only as far as the norms
+            allow, so that shares stay on target while norms drift; ema_decay then is
+            the longest memory. See AdaptiveAverages.
         input_only: True returns losses that carry gradient to `input` and nowhere
             else, so a discriminator gets none in the generator's turn. False returns
             s_i·l_i on the whole graph, for losses with parameters of their own.
@@ -111,6 +116,7 @@ class Balancer:
         exact_total_norm: bool = False,
         weighting: Optional[str] = None,
         weighting_conf: Optional[Mapping[str, Any]] = None,
+        adaptive_average: bool = False,
         input_only: bool = True,
         update_every: int = 1,
         process_group: Any = None,
@@ -129,6 +135,7 @@ class Balancer:
         self.monitor = monitor
         self.exact_total_norm = exact_total_norm
         self._weighting = read_weighting(weighting, weighting_conf)
+        self.adaptive_average = adaptive_average
         self.input_only = input_only
         self.update_every = update_every
         self.process_group = process_group
@@ -209,6 +216,8 @@ class Balancer:
         call = self._training_call(rule)
         new_losses, self._state, scales = call.run(losses, inputs)
         self._metrics = self._stats(scales)
+        if is_first_rank(self.process_group):
+            self._share_watch.see(self._metrics, self._state, rule)
         self._walked.update((name, len(inputs)) for name in new)
         self._arm_probe()
         return dict(zip(losses, new_losses)), self.metrics
@@ -229,9 +238,11 @@ class Balancer:
 
     def reset(self) -> None:
         """Forget everything that was measured."""
-        empty = NormAverages(self.ema_decay, self.update_every)
+        kind = AdaptiveAverages if self.adaptive_average else NormAverages
+        empty = kind(self.ema_decay, self.update_every)
         self._state = BalancerState(empty, empty)
         self._metrics = {}
+        self._share_watch = ShareWatch(self.adaptive_average)
         self._walked: Set[Tuple[str, int]] = set()
         self._arm_probe()
 

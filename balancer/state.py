@@ -114,8 +114,8 @@ class BalancerState:
             )
         at = saved["probed_at"]
         state = BalancerState(
-            self.averages.loaded(_numbers(saved, "averages", _pair)),
-            self.combined.loaded(_numbers(saved, "combined", _pair)),
+            self.averages.loaded(_numbers(saved, "averages", _average)),
+            self.combined.loaded(_numbers(saved, "combined", _average)),
             _number(_count, saved["calls"], "calls"),
             _numbers(saved, "norms", float),
             _numbers(saved, "measured_at", _count),
@@ -171,6 +171,6 @@ def _count(value: Any) -> int:
     return count
 
 
-def _pair(value: Any) -> List[float]:
-    total, fix = value
-    return [float(total), float(fix)]
+def _average(value: Any) -> List[float]:
+    total, fix, *more = value
+    return [float(total), float(fix), *map(float, more)]

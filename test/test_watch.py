@@ -1,0 +1,47 @@
+"""The warning of a share that misses its target."""
+
+import warnings
+
+import pytest
+import torch
+
+from balancer import Balancer
+
+
+def told(steps=250, rate=0.97, every=1, **options):
+    """Train while one loss's norm falls; return what was said."""
+    options.setdefault("ema_decay", 0.999)
+    balancer = Balancer(weights={"mel": 1, "adv": 4}, update_every=every, **options)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for step in range(steps):
+            y = torch.ones(2, 3, requires_grad=True)
+            balancer({"mel": rate**step * y.sum(), "adv": y.square().sum()}, y)
+    return [warning for warning in found if warning.category is UserWarning]
+
+
+def test_a_share_far_off_for_long_is_said_once_with_the_remedy():
+    (warning,) = told()
+    text = str(warning.message)
+    assert "'mel'" in text and "asks for 0.2" in text and "adaptive_average" in text
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"steps": 99},  # not long
+        {"steps": 250, "every": 4},  # 63 measurements
+        {"rate": 1.0},
+        {"rate": 0.99, "adaptive_average": True},
+        {"balance_grads": False},
+        {"weighting": "mgda"},
+    ],
+)
+def test_nothing_is_said(options):
+    assert not told(**options)
+
+
+def test_with_adaptive_averages_another_remedy_is_named():
+    (warning,) = told(rate=0.6, adaptive_average=True)
+    assert "Lower update_every, or ema_decay" in str(warning.message)
