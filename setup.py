@@ -65,6 +65,8 @@ EXTRAS = {
     "recipes": RECIPES,
     "accelerate": ["accelerate", *RECIPES],
     "lightning": ["lightning", *RECIPES],
+    # The distances of egs/mini/codec1/local/study.py, beside what "espnet" has.
+    "study": ["auraloss", "pystoi", "torchmetrics"],
     "benchmark": ["matplotlib", "torchjd", "tqdm"],
     "test": [
         "black",

@@ -1,0 +1,91 @@
+"""The study of the mini recipe, in a small way: real trainings, tables and charts."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from run_sh import EGS
+
+RECIPE = EGS / "mini" / "codec1"
+
+
+def study(folder, *options):
+    result = subprocess.run(
+        [sys.executable, RECIPE / "local" / "study.py", *map(str, options)],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return json.loads((folder / "RESULTS.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A study of question 6, in trainings of a few steps."""
+    folder = tmp_path_factory.mktemp("study")
+    synthesize = RECIPE / "local" / "synthesize.py"
+    subprocess.run([sys.executable, synthesize, folder / "wav"], check=True)
+    study(folder, *options(folder))
+    return folder
+
+
+def options(folder):
+    return (
+        *("--quick", "--questions", 6, "--jobs", 2, "--wav_dir", folder / "wav"),
+        *("--exp_dir", folder),
+    )
+
+
+def test_tables_charts_and_results(folder):
+    results = json.loads((folder / "RESULTS.json").read_text())
+    by_condition = {result["condition"]: result for result in results}
+    assert len(results) == len(by_condition) == 7
+    assert len({result["steps"] for result in results}) == 1
+    ours = by_condition["ours"]
+    assert set(ours["distances"]) == {"mel", "stft", "si_sdr", "stoi", "codes"}
+    assert sum(ours["shares"]["decoder"].values()) == pytest.approx(1, abs=1e-3)
+    assert "mel_real" not in by_condition["no dual decoder"]["shares"]["output"]
+    # Outside the balance the dual decoder's loss has next to all of the gradient.
+    outside = by_condition["dual decoder's loss outside"]["shares"]["output"]
+    assert outside["mel_real"] > 0.9 > 0.7 > ours["shares"]["output"]["mel_real"]
+    text = (folder / "RESULTS.md").read_text()
+    mel = f"{ours['distances']['mel']:.3f}"
+    assert f"| inside | {mel} |" in text
+    assert "| ema_decay" not in text and "| 16 |" not in text
+    for number in range(1, 8):
+        assert (folder / "images" / f"study_{number}.png").stat().st_size > 5_000
+
+
+def test_goes_on_where_it_stood_and_keeps_what_was_written(folder):
+    (path,) = [
+        path
+        for path in folder.glob("runs/*/result.json")
+        if json.loads(path.read_text())["condition"] == "ours"
+    ]
+    others = {p: p.stat().st_mtime for p in folder.glob("runs/*/result.json")}
+    before = json.loads(path.read_text())
+    path.unlink()
+    report = folder / "RESULTS.md"
+    report.write_text(report.read_text().replace("## 6.", "Our words.\n\n## 6."))
+    study(folder, *options(folder))
+    changed = [p for p, time in others.items() if p.stat().st_mtime != time]
+    assert changed == [path]
+    assert json.loads(path.read_text()) == before  # seeded
+    assert "Our words." in report.read_text()
+
+
+def test_scaled_conditions_scale_the_loss(monkeypatch):
+    monkeypatch.syspath_prepend(str(RECIPE / "local"))
+    import study_plan as plan
+
+    base = yaml.safe_load((RECIPE / "conf" / "train_encodec.yaml").read_text())
+    conditions = plan.conditions([1], first=True)
+    assert len(conditions) == 5 + 9 * 2
+    for method, plain in ((plan.SUM, 45.0), (plan.ESPNET, 45.0), (plan.OURS, 1.0)):
+        changes = conditions[plan.scaled(method, "mel", 1e-3)]
+        config = plan.merged(base, changes)["codec_conf"]
+        assert config["lambda_mel"] == pytest.approx(1e-3 * plain)
+        assert config["lambda_adv"] == 1.0
+        assert config.get("use_loss_balancer", False) == (method == plan.ESPNET)
