@@ -124,3 +124,18 @@ def test_shares_stay_on_target_while_norms_drift():
         shares[adaptive] = stats["mel_share"]
     assert shares[True] == pytest.approx(0.25, abs=0.03)
     assert shares[False] < 0.05
+
+
+def test_a_balancer_saves_and_loads_them():
+    balancer, resumed = (Balancer(adaptive_average=True) for _ in range(2))
+
+    def call(balancer, factor):
+        y = torch.ones(2, 3, requires_grad=True)
+        losses = {"a": factor * y.sum(), "b": y.square().sum()}
+        return balancer(losses, y)[1]
+
+    for factor in noise(20):
+        call(balancer, factor)
+    resumed.load_state_dict(balancer.state_dict())
+    assert call(resumed, 2.0) == call(balancer, 2.0)
+    assert resumed.state_dict() == balancer.state_dict()

@@ -19,11 +19,16 @@ LABELS = {
     7: "total_norm",
 }
 MEL = "mel distance, held out"
+TITLES = {
+    "mel": MEL,
+    "stft": "MR-STFT distance, held out",
+    "codes": "codes in use of the first codebook's 128",
+}
 
 
-def bars(values: Any, condition: str, *keys: str) -> Any:
+def bars(values: Any, condition: str, *keys: str, like: str = "") -> Any:
     """Return the mean over seeds and its distance to the least and the greatest."""
-    found = np.array(values.of(condition, *keys), dtype=float)
+    found = np.array(values.of(condition, *keys, like=like), dtype=float)
     if not len(found):
         return np.nan, [[np.nan], [np.nan]]
     mean = found.mean()
@@ -34,7 +39,9 @@ def line(
     ax: Any, values: Any, xs: Sequence[float], conditions: Sequence[str], **style: Any
 ) -> None:
     """Draw the mel distance over x, with the range over seeds."""
-    points = [bars(values, name, "distances", "mel") for name in conditions]
+    # Of the seeds that were scaled, which are not all.
+    like = conditions[0]
+    points = [bars(values, name, "distances", "mel", like=like) for name in conditions]
     means = [mean for mean, _ in points]
     ranges = np.hstack([np.array(span) for _, span in points])
     ax.errorbar(xs, means, ranges, marker="o", capsize=3, **style)
@@ -55,7 +62,8 @@ def scales(values: Any) -> Any:
         ax.xaxis.set_major_locator(FixedLocator([low, 1, high]))
         ax.xaxis.set_minor_locator(NullLocator())
     axes[0].set_ylabel(MEL)
-    axes[-1].legend(fontsize=8)
+    # Where no curve is; the last panel has all of them.
+    axes[2].legend(*axes[-1].get_legend_handles_labels(), fontsize=8, loc="upper left")
     return figure
 
 
@@ -105,19 +113,17 @@ def first_steps(values: Any) -> Any:
     return figure
 
 
-def sweep(values: Any, names: Mapping[str, str], label: str) -> Any:
-    """Questions 3, 4, 6 and 7: the mel distance and the MR-STFT distance by option."""
+def sweep(values: Any, names: Mapping[str, str], label: str, other: str) -> Any:
+    """Questions 3, 4, 6 and 7: the mel distance and another one by option."""
     figure, axes = plt.subplots(1, 2, figsize=(8, 3))
-    for ax, key, title in zip(
-        axes, ("mel", "stft"), (MEL, "MR-STFT distance, held out")
-    ):
+    for ax, key in zip(axes, ("mel", other)):
         for place, condition in enumerate(names.values()):
             seeds = values.of(condition, "distances", key)
             ax.plot([place] * len(seeds), seeds, "o", color="C0", alpha=0.5)
             if seeds:
                 ax.plot([place], [np.mean(seeds)], "_", color="black", ms=14)
         ax.set_xticks(range(len(names)), list(names), fontsize=8)
-        ax.set(xlabel=label, title=title)
+        ax.set(xlabel=label, title=TITLES[key])
     return figure
 
 
@@ -130,7 +136,8 @@ def draw(values: Any, folder: Path) -> None:
         5: first_steps(values),
     }
     for number, names in plan.sweeps().items():
-        figures[number] = sweep(values, names, LABELS[number])
+        other = "codes" if number == 7 else "stft"
+        figures[number] = sweep(values, names, LABELS[number], other)
     for number, figure in figures.items():
         figure.tight_layout()
         figure.savefig(folder / f"study_{number}.png", dpi=110)

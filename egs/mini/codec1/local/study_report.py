@@ -45,9 +45,12 @@ class Values:
     def __contains__(self, condition: str) -> bool:
         return condition in self.by_condition
 
-    def of(self, condition: str, *keys: str) -> List[Any]:
-        """Return a value of each seed's training."""
+    def of(self, condition: str, *keys: str, like: str = "") -> List[Any]:
+        """Return a value of each seed's training, of the seeds that `like` has too."""
         found: List[Any] = list(self.by_condition.get(condition, []))
+        if like:
+            seeds = [one["seed"] for one in self.by_condition.get(like, [])]
+            found = [one for one in found if one["seed"] in seeds]
         for key in keys:
             found = [one[key] for one in found if key in one]
         return found
@@ -91,7 +94,7 @@ def scales_table(values: Values) -> str:
         low, high = (plan.scaled(method, loss, x) for x in plan.FACTORS)
         row = [method, loss]
         for name in (low, method, high):
-            row.append(spread(values.of(name, "distances", "mel"), 3))
+            row.append(spread(values.of(name, "distances", "mel", like=low), 3))
         for key in ("stft", "si_sdr"):
             digits = DISTANCES[key][1]
             ends = [values.of(name, "distances", key) for name in (low, high)]
