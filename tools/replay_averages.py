@@ -204,7 +204,7 @@ def draw(recorded: Mapping[str, Norms], path: Path) -> None:
             smooth = np.convolve(share, np.ones(BLOCK) / BLOCK, mode="valid")
             steps = np.arange(len(smooth)) + BLOCK
             ax.plot(steps, smooth, color=color, label=name, lw=1)
-        target = WEIGHTS["mel"] / sum(WEIGHTS.values())
+        target = WEIGHTS["mel"] / sum(WEIGHTS[name] for name in norms)
         ax.axhline(target, color="black", ls="--", lw=1, label="target")
         ax.set(title=codec, xlabel=f"step (means of {BLOCK})", ylim=(0, 0.4))
     axes[0][0].set_ylabel("share of the mel loss")
