@@ -8,6 +8,8 @@ from balancer.ema import NormAverages
 ETA = 3.0
 GAMMA = 0.1
 LIMIT = 0.7
+# A norm that stands still changes by float32's rounding, which is no drift.
+ROUNDING = 1e-6
 
 
 class AdaptiveAverages(NormAverages):
@@ -15,7 +17,7 @@ class AdaptiveAverages(NormAverages):
 
     With the norms n of a loss, their average a and its age m, which is 1 at the first,
 
-        e ← (n − a) / max(n, a)
+        e ← (n − a) / max(n, a)    (0 below 1e-6, which is rounding)
         E ← (1−γ)·E + γ·e,    M ← (1−γ)·M + γ·|e|
         m ← m + 1,  and then, if |E| > 0.7·M,  m ← max(2, (1−γ)·m)
         a ← a + max((η+1)/(m+η), 1−β)·(n − a)
@@ -48,6 +50,7 @@ class AdaptiveAverages(NormAverages):
         total, fix, age, drift, spread = stats
         average = total / fix
         error = (norm - average) / max(norm, average)
+        error = 0.0 if abs(error) < ROUNDING else error
         drift += GAMMA * (error - drift)
         spread += GAMMA * (abs(error) - spread)
         age += 1

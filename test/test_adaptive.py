@@ -74,6 +74,16 @@ def test_quiet_where_norms_stand_still_and_quick_where_they_jump():
     assert fed(NormAverages(0.999), still + jump)[-1] < 2
 
 
+def test_rounding_is_no_drift():
+    """L1's norm stands still but for its last bits, and its horizon grows."""
+    rng = random.Random(0)
+    averages = AdaptiveAverages(1.0)
+    for _ in range(50):
+        averages = averages.updated({"a": 3.0 + 1e-7 * rng.random()})
+    (stats,) = averages.state_dict().values()
+    assert stats[2:] == [50.0, 0.0, 0.0]
+
+
 def test_norms_at_the_ends_of_float64():
     averages = fed(AdaptiveAverages(0.999), [1e308, 1e-30, 1e308, 1.7e308])
     assert all(0 < average < math.inf for average in averages)
