@@ -34,7 +34,7 @@ class ShareWatch:
             state: the one after the call.
             rule: the one that the call went by.
         """
-        if self._told or not rule.balance_grads or rule.weighting is not None:
+        if not rule.balance_grads or rule.weighting is not None:
             return
         last = state.calls - 1
         names = [name for name, call in state.measured_at.items() if call == last]
@@ -43,7 +43,7 @@ class ShareWatch:
         for name, weight in weights.items():
             share = stats[f"{name}_share"]
             # A loss without a gradient has no share, and not for its average.
-            if weight and share:
+            if share:
                 self._see_share(name, share, weight / whole)
 
     def _see_share(self, name: str, share: float, target: float) -> None:

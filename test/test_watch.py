@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from ranks import spawn
 
 from balancer import Balancer
 
@@ -45,3 +46,20 @@ def test_nothing_is_said(options):
 def test_with_adaptive_averages_another_remedy_is_named():
     (warning,) = told(rate=0.6, adaptive_average=True)
     assert "Lower update_every, or ema_decay" in str(warning.message)
+
+
+def test_a_loss_that_is_off_for_long_is_not_said():
+    balancer = Balancer(weights={"mel": 1, "adv": 4})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(150):
+            y = torch.ones(2, 3, requires_grad=True)
+            balancer({"mel": (0 if step else 1) * y.sum(), "adv": y.square().sum()}, y)
+
+
+def heard(rank):
+    return len(told(steps=110))
+
+
+def test_the_first_rank_alone_says_it(tmp_path):
+    assert spawn(tmp_path, heard, 2) == [1, 0]

@@ -9,7 +9,7 @@ from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
 from espnet2.tasks.gan_codec import GANCodecTask
 from espnet2.train.class_choices import ClassChoices
 
-from balancer.distributed import has_ranks
+from balancer.distributed import is_first_rank
 from balancer.espnet.codec import BalancedGANCodecModel, balanced_names
 from balancer.espnet.layout import write_layout
 from balancer.espnet.probe import codec_probe
@@ -86,6 +86,5 @@ class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
 
 def uses_tensorboard(args: argparse.Namespace) -> bool:
     """Return whether this process is going to train and to write TensorBoard events."""
-    first = not has_ranks() or torch.distributed.get_rank() == 0
     trains = not args.collect_stats and not args.dry_run
-    return bool(args.use_tensorboard and trains and first)
+    return bool(args.use_tensorboard and trains and is_first_rank())

@@ -5,7 +5,7 @@ import platform
 import re
 import subprocess
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
 import study_plan as plan
@@ -209,7 +209,7 @@ def skeleton() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(results: Results, folder: Path, text: Optional[str] = None) -> None:
+def write(results: Results, folder: Path) -> None:
     """Write RESULTS.json, RESULTS.md and images/ into a folder.
 
     What people wrote into RESULTS.md between the marked blocks stays.

@@ -1,7 +1,6 @@
 """One training of the study: ESPnet's own, watched from the generator's optimizer."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -89,5 +88,4 @@ def train(config: Mapping[str, Any], data: Path, folder: Path) -> Watch:
         command += [f"--{part}_data_path_and_name_and_type", sound]
         command += [f"--{part}_shape_file", lengths]
     WatchedTask.main(cmd=command)
-    (folder / "steps.json").write_text(json.dumps(WatchedTask.watch.steps))
     return WatchedTask.watch
