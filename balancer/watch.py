@@ -1,5 +1,6 @@
 """A look at the shares, for the user who does not look."""
 
+import math
 import warnings
 from typing import Dict, Mapping, Tuple
 
@@ -42,8 +43,9 @@ class ShareWatch:
         whole = sum(weights.values())
         for name, weight in weights.items():
             share = stats[f"{name}_share"]
-            # A loss without a gradient has no share, and not for its average.
-            if share:
+            # A loss without a gradient has no share, and not for its average; of one
+            # that is not finite, no share is known, not even that of a weight of 0.
+            if share and math.isfinite(share):
                 self._see_share(name, share, weight / whole)
 
     def _see_share(self, name: str, share: float, target: float) -> None:

@@ -1,5 +1,6 @@
 """The warning of a share that misses its target."""
 
+import math
 import warnings
 
 import pytest
@@ -9,15 +10,23 @@ from ranks import spawn
 from balancer import Balancer
 
 
-def told(steps=250, rate=0.97, every=1, **options):
-    """Train while one loss's norm falls; return what was said."""
+def told(steps=250, rate=0.97, every=1, fault=None, **options):
+    """Train while one loss's norm falls; return what was said.
+
+    Args:
+        fault: a third loss, of weight 0, whose gradient is not a number at this step.
+    """
     options.setdefault("ema_decay", 0.999)
-    balancer = Balancer(weights={"mel": 1, "adv": 4}, update_every=every, **options)
+    weights = {"mel": 1, "adv": 4, "off": 0}
+    balancer = Balancer(weights=weights, update_every=every, **options)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for step in range(steps):
             y = torch.ones(2, 3, requires_grad=True)
-            balancer({"mel": rate**step * y.sum(), "adv": y.square().sum()}, y)
+            losses = {"mel": rate**step * y.sum(), "adv": y.square().sum()}
+            if fault is not None:
+                losses["off"] = (math.nan if step == fault else 1) * y.sum()
+            balancer(losses, y)
     return [warning for warning in found if warning.category is UserWarning]
 
 
@@ -26,6 +35,11 @@ def test_a_share_far_off_for_long_is_said_once_with_the_remedy():
     text = str(warning.message)
     assert "'mel'" in text and "asks for 0.2" in text and "adaptive_average" in text
     assert warning.filename == __file__
+
+
+def test_a_gradient_that_is_no_number_does_not_end_the_watch():
+    (warning,) = told(fault=3)
+    assert "'mel'" in str(warning.message)
 
 
 @pytest.mark.parametrize(
