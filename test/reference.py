@@ -17,11 +17,13 @@ SMALLEST = 1e-30
 class Reference:
     """The options of a Balancer, and what it remembers.
 
-    Gradients are given as {name: [an array or None for each input]}.
+    Gradients are given as {name: [an array or None for each input]}. rtol is what the
+    rounding of the gradients under test may do to each element of one.
     """
 
     def __init__(
         self,
+        rtol=0.0,
         total_norm=1.0,
         ema_decay=0.999,
         per_batch_item=True,
@@ -38,6 +40,11 @@ class Reference:
         self.exact, self.every = exact_total_norm, update_every
         self.calls, self.norms, self.measured_at = 0, {}, {}
         self.averages, self.combined, self.monitored = {}, {}, {}
+        self.rtol = rtol
+        # What rounding may have done to the scales, to those of exact_total_norm more
+        # the more the gradients oppose one another.
+        self.scale_rtol = rtol
+        self.total_norm_atol = 0.0
 
     def train(self, grads):
         """One call; returns the scales, the stats and Σ s_i g_i for each input."""
@@ -55,11 +62,15 @@ class Reference:
             parts = sum(plain[name] * self.norms[name] for name in grads)
             if not norm <= 1e-6 * parts:  # they cancel one another
                 self.average(self.combined, "norm", norm)
+                if 0 < norm < math.inf:
+                    blur = self.blur(grads, plain) / norm
+                    self.scale_rtol = max(self.scale_rtol, self.rtol + blur)
         scales = self.scales(grads)
         gradient = combine(grads, scales)
         if due and self.monitor:
             self.monitored = self.cosines(grads)
             self.monitored["total_grad_norm"] = self.norm(gradient)
+            self.total_norm_atol = self.blur(grads, scales)
         self.calls += 1
         return scales, {**self.stats(scales), **self.monitored}, gradient
 
@@ -83,6 +94,20 @@ class Reference:
 
     def norm(self, arrays):
         return float(np.linalg.norm(self.rows(arrays), axis=1).mean())
+
+    def blur(self, grads, scales):
+        """What rounding may do to the norm of Σ s_i g_i: of elements, and of squares.
+
+        The norm is the root of Σ_ij s_i s_j ⟨g_i, g_j⟩, whose terms may cancel.
+        """
+        sizes = [
+            scales[n] * np.linalg.norm(self.rows(g), axis=1) for n, g in grads.items()
+        ]
+        parts = sum(np.broadcast_arrays(*sizes))
+        norms = np.linalg.norm(self.rows(combine(grads, scales)), axis=1)
+        squares = 1e-14 * parts**2
+        roots = np.minimum(np.sqrt(squares), squares / np.maximum(norms, SMALLEST))
+        return float((2 * self.rtol * parts + roots).mean())
 
     def average(self, averages, name, norm):
         if not math.isfinite(norm) or norm < SMALLEST:
