@@ -39,14 +39,16 @@ class ShareWatch:
             return
         last = state.calls - 1
         names = [name for name, call in state.measured_at.items() if call == last]
-        weights = rule.weights_of(names)
+        shares = {name: stats[f"{name}_share"] for name in names}
+        # The losses that have a gradient share all of it, so the targets are theirs. Of
+        # one that is not finite, no share is known, not even that of a weight of 0.
+        shares = {n: share for n, share in shares.items() if share}
+        if not all(map(math.isfinite, shares.values())):
+            return
+        weights = rule.weights_of(shares)
         whole = sum(weights.values())
         for name, weight in weights.items():
-            share = stats[f"{name}_share"]
-            # A loss without a gradient has no share, and not for its average; of one
-            # that is not finite, no share is known, not even that of a weight of 0.
-            if share and math.isfinite(share):
-                self._see_share(name, share, weight / whole)
+            self._see_share(name, shares[name], weight / whole)
 
     def _see_share(self, name: str, share: float, target: float) -> None:
         mean, count = self._means.get(name, (0.0, 0))
