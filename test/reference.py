@@ -32,12 +32,14 @@ class Reference:
         balance_grads=True,
         monitor=False,
         exact_total_norm=False,
+        adaptive_average=False,
         update_every=1,
     ):
         self.total_norm, self.decay, self.epsilon = total_norm, ema_decay, epsilon
         self.per_batch_item, self.weights = per_batch_item, weights
         self.balance_grads, self.monitor = balance_grads, monitor
         self.exact, self.every = exact_total_norm, update_every
+        self.adaptive = adaptive_average
         self.calls, self.norms, self.measured_at = 0, {}, {}
         self.averages, self.combined, self.monitored = {}, {}, {}
         self.rtol = rtol
@@ -112,10 +114,27 @@ class Reference:
     def average(self, averages, name, norm):
         if not math.isfinite(norm) or norm < SMALLEST:
             return
+        if self.adaptive:
+            averages[name] = self.followed(averages.get(name), norm)
+            return
         total, fix = averages.get(name, (0.0, 0.0))
         for _ in range(self.every):  # the norm stands until the next measurement
             total, fix = self.decay * total + norm, self.decay * fix + 1
         averages[name] = total, fix
+
+    def followed(self, last, norm):
+        """An adaptive average, 1, its age and its tracking signal's two parts."""
+        if last is None:
+            return norm, 1.0, 1.0, 0.0, 0.0
+        average, _, age, drift, spread = last
+        error = (norm - average) / max(norm, average)
+        error *= abs(error) >= 1e-6
+        drift, spread = 0.9 * drift + 0.1 * error, 0.9 * spread + 0.1 * abs(error)
+        age += 1
+        if abs(drift) > 0.7 * spread:
+            age = max(2, 0.9 * age)
+        rate = max(4 / (age + 3), 1 - self.decay**self.every)
+        return (1 - rate) * average + rate * norm, 1.0, age, drift, spread
 
     def weight(self, name):
         return 1.0 if self.weights is None else self.weights[name]
@@ -129,11 +148,11 @@ class Reference:
             elif name not in self.averages:
                 scales[name] = 0.0
             else:
-                total, fix = self.averages[name]
+                total, fix = self.averages[name][:2]
                 share = self.weight(name) / whole
                 scales[name] = self.total_norm * share / (self.epsilon + total / fix)
         if exact and self.combined:
-            total, fix = self.combined["norm"]
+            total, fix = self.combined["norm"][:2]
             factor = self.total_norm / (self.epsilon + total / fix)
             scales = {name: factor * scale for name, scale in scales.items()}
         return scales

@@ -69,6 +69,8 @@ def scenarios(draw):
         balance_grads=balance_grads,
         exact_total_norm=balance_grads and draw(st.booleans()),
         monitor=draw(st.booleans()),
+        # Its horizon hangs on a comparison, which rounding may turn.
+        adaptive_average=dtype == torch.float64 and draw(st.booleans()),
         update_every=draw(st.integers(1, 3)),
     )
     shapes = draw(st.lists(st.lists(st.integers(1, 4), max_size=3), max_size=3))
@@ -238,6 +240,6 @@ def test_any_sequence_of_calls(scenario):
             step(balancer, reference, scenario, call)
     averages = balancer.state_dict()["averages"]
     assert averages.keys() == reference.averages.keys()
-    for name, (total, fix) in reference.averages.items():
+    for name, (total, fix, *_) in reference.averages.items():
         average = averages[name][0] / averages[name][1]
         assert average == pytest.approx(total / fix, rel=RTOL[scenario.dtype])
