@@ -70,12 +70,12 @@ def lines(folder, name):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_full_size_model_steps(codec):
+def test_full_size_model_steps(codec, tmp_path):
     from balancer.espnet.task import BalancedGANCodecTask
 
     conf = RECIPE / "conf" / f"train_{codec}.yaml"
     args = BalancedGANCodecTask.get_parser().parse_args(
-        ["--config", str(conf), "--output_dir", "unused"]
+        ["--config", str(conf), "--output_dir", str(tmp_path)]
     )
     torch.manual_seed(0)
     model = BalancedGANCodecTask.build_model(args).train()
