@@ -92,7 +92,8 @@ def shares(values: Any) -> Any:
         ax.bar(places, heights, 0.2, label=label, color=color)
     ax.set_xticks(range(len(weights)), list(weights))
     ax.set_ylabel("share of the gradient")
-    ax.legend(fontsize=8)
+    ax.margins(y=0.3)  # room for the legend
+    ax.legend(fontsize=8, ncols=2, loc="upper left")
     return figure
 
 
