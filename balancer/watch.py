@@ -39,10 +39,9 @@ class ShareWatch:
             return
         last = state.calls - 1
         names = [name for name, call in state.measured_at.items() if call == last]
-        shares = {name: stats[f"{name}_share"] for name in names}
         # The losses that have a gradient share all of it, so the targets are theirs. Of
         # one that is not finite, no share is known, not even that of a weight of 0.
-        shares = {n: share for n, share in shares.items() if share}
+        shares = {n: share for n in names if (share := stats[f"{n}_share"])}
         if not all(map(math.isfinite, shares.values())):
             return
         weights = rule.weights_of(shares)

@@ -30,9 +30,8 @@ WEIGHTS = {
 }
 BLOCK = 20  # steps
 Array = NDArray[np.float64]
-Average = Callable[
-    [Array], Array
-]  # norms [T] → averages [T], each with its step's norm
+# Norms [T] → averages [T], each with its step's norm.
+Average = Callable[[Array], Array]
 Norms = Mapping[str, Array]  # loss → norms [T]
 
 
@@ -128,26 +127,28 @@ def median(steps: int) -> Average:
     )
 
 
-AVERAGES: Dict[str, Average] = {
-    **{
-        f"ema_decay {decay:g}": by(NormAverages(decay))
-        for decay in (0.0, 0.5, 0.9, 0.95, 0.99, 0.999)
-    },
-    "adaptive_average": by(AdaptiveAverages(0.999)),
-    "growing horizon, eta 3": growing(3),
-    "growing horizon, eta 7": growing(7),
-    "log trend, damped": trend(0.1, 0.02, 0.95),
-    "log double smoothing, 0.9": twice(0.9),
-    "response rate": response_rate(0.1, 1),
-    "response rate, cubed": response_rate(0.05, 3),
-    "median of 9": median(9),
-    "median of 51": median(51),
-}
+def all_averages(every: int = 1) -> Dict[str, Average]:
+    """Return name → average, of norms that were measured on each `every`-th call."""
+    return {
+        **{
+            f"ema_decay {decay:g}": by(NormAverages(decay, every))
+            for decay in (0.0, 0.5, 0.9, 0.95, 0.99, 0.999)
+        },
+        "adaptive_average": by(AdaptiveAverages(0.999, every)),
+        "growing horizon, eta 3": growing(3),
+        "growing horizon, eta 7": growing(7),
+        "log trend, damped": trend(0.1, 0.02, 0.95),
+        "log double smoothing, 0.9": twice(0.9),
+        "response rate": response_rate(0.1, 1),
+        "response rate, cubed": response_rate(0.05, 3),
+        "median of 9": median(9),
+        "median of 51": median(51),
+    }
 
 
-def shares(norms: Norms, average: Average) -> Dict[str, Array]:
+def shares(norms: Norms, averages: Norms) -> Dict[str, Array]:
     """Return loss → its share of the balanced gradient at each step."""
-    supplied = {name: WEIGHTS[name] * n / average(n) for name, n in norms.items()}
+    supplied = {name: WEIGHTS[name] * norms[name] / averages[name] for name in norms}
     whole = sum(supplied.values())
     return {name: part / whole for name, part in supplied.items()}
 
@@ -156,11 +157,12 @@ def fit(norms: Norms, average: Average) -> Fit:
     """Return how well an average follows norms."""
     targets = np.array([WEIGHTS[name] for name in norms])[:, None]
     targets = targets / targets.sum()
-    found = np.array(list(shares(norms, average).values()))
+    averages = {name: average(n) for name, n in norms.items()}
+    found = np.array(list(shares(norms, averages).values()))
     blocks = found[:, : found.shape[1] // BLOCK * BLOCK]
     blocks = blocks.reshape(len(found), -1, BLOCK).mean(axis=2)
     ratios = np.abs(np.log(blocks[:, 1:] / targets))
-    scales = np.log([average(n) for n in norms.values()])
+    scales = np.log(list(averages.values()))
     return Fit(
         float(np.abs(found - targets).sum(axis=0).mean() / 2),
         float(np.abs(blocks - targets).sum(axis=0).mean() / 2),
@@ -200,7 +202,8 @@ def draw(recorded: Mapping[str, Norms], path: Path) -> None:
     ax: Any
     for ax, (codec, norms) in zip(axes[0], recorded.items()):
         for name, color in zip(names, ("C3", "C1", "C0")):
-            share = shares(norms, AVERAGES[name])["mel"]
+            average = all_averages()[name]
+            share = shares(norms, {n: average(x) for n, x in norms.items()})["mel"]
             smooth = np.convolve(share, np.ones(BLOCK) / BLOCK, mode="valid")
             steps = np.arange(len(smooth)) + BLOCK
             ax.plot(steps, smooth, color=color, label=name, lw=1)
@@ -220,14 +223,11 @@ def main() -> None:
     recorded = recordings()
     print("| average | miss | lag | worst | noise | miss, every 8th | noise |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for name, average in AVERAGES.items():
+    sparse = [{n: x[::8] for n, x in norms.items()} for norms in recorded.values()]
+    every_8 = all_averages(8)
+    for name, average in all_averages().items():
         each = mean_fit([fit(norms, average) for norms in recorded.values()])
-        every_8th = mean_fit(
-            [
-                fit({n: x[::8] for n, x in norms.items()}, average)
-                for norms in recorded.values()
-            ]
-        )
+        every_8th = mean_fit([fit(norms, every_8[name]) for norms in sparse])
         print(
             f"| {name} | {each.miss:.3f} | {each.lag:.3f} | {each.worst:.1f} | "
             f"{each.noise:.4f} | {every_8th.miss:.3f} | {every_8th.noise:.4f} |"

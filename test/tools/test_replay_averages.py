@@ -27,6 +27,9 @@ def test_fit_by_hand(replay):
     assert (stands.miss, stands.lag) == pytest.approx((1 / 12, 1 / 12))
     assert stands.worst == pytest.approx(3 / 2)
     assert stands.noise == 0
+    # Of an average that is late in the first 20 steps alone, no share is the worst.
+    late = replay.fit(norms, lambda n: np.where(np.arange(40) < 20, n[-1], n))
+    assert late.worst == pytest.approx(1) and late.lag == pytest.approx(1 / 12)
     follows = replay.fit(norms, lambda n: n)
     assert follows.miss == 0 and follows.worst == pytest.approx(1)
     assert follows.noise == pytest.approx(np.log(2) / 39 / 2)
@@ -36,8 +39,9 @@ def test_adaptive_averages_follow_each_recording(replay):
     """Half the lag of the field's default at most, less noise than a short memory."""
     recorded = replay.recordings()
     assert set(recorded) == {"soundstream", "encodec", "dac", "funcodec"}
+    averages = replay.all_averages()
     fits = {
-        name: {c: replay.fit(n, replay.AVERAGES[name]) for c, n in recorded.items()}
+        name: {c: replay.fit(n, averages[name]) for c, n in recorded.items()}
         for name in ("adaptive_average", "ema_decay 0.9", "ema_decay 0.999")
     }
     for codec, fit in fits["adaptive_average"].items():

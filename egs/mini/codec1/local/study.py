@@ -131,7 +131,7 @@ def get_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="the shape of the study in ten minutes: one seed, a tenth of the steps",
+        help="the shape of the study in six minutes: one seed, a tenth of the steps",
     )
     parser.add_argument("--questions", type=int, nargs="+", default=[1, 3, 4, 6, 7])
     parser.add_argument("--seeds", type=int, nargs="+")
