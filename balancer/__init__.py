@@ -1,7 +1,7 @@
 """A loss balancer for GAN codecs and other models trained on several losses."""
 
 from balancer.loss_balancer import Balancer
-from balancer.probe import GradientProbe
+from balancer.quantities.probe import GradientProbe
 
 __all__ = ["Balancer", "GradientProbe"]
 __version__ = "0.1.0"

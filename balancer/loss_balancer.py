@@ -24,7 +24,7 @@ from balancer.distributed import check_group, has_ranks, is_first_rank
 from balancer.ema import NormAverages
 from balancer.graph import check_paths
 from balancer.options import check_balanced, check_options, read_section
-from balancer.probe import GradientProbe
+from balancer.quantities.probe import GradientProbe
 from balancer.scales import ScaleRule
 from balancer.schedule import Weight, read_weights, weights_at
 from balancer.state import BalancerState

@@ -8,7 +8,7 @@ from torch import Tensor
 from balancer.distributed import check_same_names, has_ranks
 from balancer.gradients import Gradients
 from balancer.measurement import Measurement
-from balancer.probe import GradientProbe
+from balancer.quantities.probe import GradientProbe
 from balancer.scales import ScaleRule
 from balancer.state import BalancerState
 from balancer.surrogate import held_losses, measured_losses, scaled_losses

@@ -10,7 +10,7 @@ from balancer import Balancer
 from balancer.espnet.codec import BalancedGANCodecModel, generate, output_losses
 from balancer.espnet.probe import codec_probe
 from balancer.espnet.task import BalancedGANCodecTask
-from balancer.probe import QUANTITIES
+from balancer.quantities.probe import QUANTITIES
 
 ALL = {"quantities": list(QUANTITIES), "every": 1}
 
@@ -47,7 +47,7 @@ def rows(monkeypatch):
         taken.append(rows)
         return rows
 
-    monkeypatch.setattr("balancer.probe.gather_rows", seen)
+    monkeypatch.setattr("balancer.quantities.probe.gather_rows", seen)
     return taken
 
 

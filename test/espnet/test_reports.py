@@ -6,9 +6,9 @@ import pytest
 import yaml
 from mini_recipe import recipe
 
-from balancer import probe
 from balancer.espnet.reports import QUANTITIES, ReportError, read_run, rows
 from balancer.espnet.task import BalancedGANCodecTask
+from balancer.quantities import probe
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
 
