@@ -22,8 +22,8 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
+from balancer._gradients.precision import widened
 from balancer.histograms import grad_hist_1d, grad_hist_2d
-from balancer.precision import widened
 from balancer.step_length import StepPoint, alpha, distance
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import NamedTuple, Tuple
 import torch
 from torch import Tensor
 
-from balancer.precision import widened
+from balancer._gradients.precision import widened
 
 # A variance of zero would weigh infinitely.
 LEAST_VARIANCE = 1e-10

@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.adaptive import AdaptiveAverages
-from balancer.ema import NormAverages
+from balancer._norms.adaptive import AdaptiveAverages
+from balancer._norms.ema import NormAverages
 
 DATA = Path(__file__).parents[1] / "test" / "data"
 # EnCodec's weights, and mel's for the dual decoder's loss.

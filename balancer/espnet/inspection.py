@@ -18,13 +18,13 @@ from espnet2.train.gan_trainer import GANTrainer
 from espnet2.train.reporter import Reporter
 from torch import Tensor
 
+from balancer._scales.sections import nearest
+from balancer._scales.weights import weights_at
 from balancer.espnet.codec import BalancedGANCodecModel, balanced_names, lambdas_of
 from balancer.espnet.recordings import DataFolder, find, load, longest_chunk, names
 from balancer.espnet.reports import subjects_of
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.loss_balancer import Balancer
-from balancer.options import nearest
-from balancer.schedule import weights_at
 
 Batch = Dict[str, Tensor]
 

@@ -8,8 +8,8 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 import torch
 import yaml
 
+from balancer._scales.weights import Weight, weights_at
 from balancer.loss_balancer import Balancer
-from balancer.schedule import Weight, weights_at
 
 Points = Dict[int, float]  # training step → value
 

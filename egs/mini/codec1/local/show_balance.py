@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import List
 
+from balancer._scales.weights import weights_at
 from balancer.espnet.reports import ReportError, Run, read_run
 from balancer.espnet.tables import columns
-from balancer.schedule import weights_at
 
 HEADER = ("loss", "weight", "target share", "share", "raw ratio", "norm", "scale")
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator  # noqa: E402
 METHODS = {plan.SUM: "C7", plan.ESPNET: "C1", plan.OURS: "C0"}
 LABELS = {
     3: "update_every",
-    4: "average: adaptive_average, or ema_decay alone",
+    4: "average: adaptive, or ema_decay alone",
     6: "the dual decoder's loss",
     7: "total_norm",
 }

@@ -11,7 +11,7 @@ EXACT = 1024.0  # a power of two, which float32 multiplies by without rounding
 # Beside 1 and 1000, which `ours` has.
 UPDATE_EVERY = (4, 16)
 TOTAL_NORM = (1.0, 100.0)
-# Without adaptive_average, which `ours` has.
+# Without `average: adaptive`, which `ours` has.
 EMA_DECAY = (0.0, 0.9, 0.99, 0.999, 1.0)
 
 # The factors that ESPnet's codecs have by default; mel_real has mel's.
@@ -90,9 +90,7 @@ def conditions(questions: Sequence[int], first: bool) -> Dict[str, Changes]:
     found[WARMED_UP] = ours(weights={**ENCODEC_WEIGHTS, **ramps})
     if 4 in questions:
         for decay in EMA_DECAY:
-            found[f"ema_decay {decay:g}"] = ours(
-                ema_decay=decay, adaptive_average=False
-            )
+            found[f"ema_decay {decay:g}"] = ours(ema_decay=decay, average="ema")
     if 7 in questions:
         for norm in TOTAL_NORM:
             found[f"total_norm {norm:g}"] = ours(total_norm=norm)
