@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import List
 
 from balancer._scales.weights import weights_at
-from balancer.espnet.reports import ReportError, Run, read_run
-from balancer.espnet.tables import columns
+from balancer.reports.runs import ReportError, Run, read_run
+from balancer.reports.tables import columns
 
 HEADER = ("loss", "weight", "target share", "share", "raw ratio", "norm", "scale")
 

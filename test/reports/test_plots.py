@@ -8,8 +8,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from balancer._scales.weights import Ramp
-from balancer.espnet.plots import COLORS, MOST_POINTS, draw
-from balancer.espnet.reports import QUANTITIES, STATS, Run
+from balancer.reports.plots import COLORS, MOST_POINTS, draw
+from balancer.reports.runs import QUANTITIES, STATS, Run
 
 
 def run(losses=3, steps=20, name="run", weights=None, stats=(*STATS, *QUANTITIES)):

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
-import torch
-import yaml
-
 from balancer._scales.weights import Weight, weights_at
 from balancer.loss_balancer import Balancer
+from balancer.reports.files import ReportError, read_checkpoint, read_yaml
 
 Points = Dict[int, float]  # training step → value
 
@@ -39,10 +37,6 @@ QUANTITIES = (
     Stat("critical_batch_size", "Critical batch size"),
     Stat("early_stopping", "Early stopping (above 0: stop)", log=False),
 )
-
-
-class ReportError(ValueError):
-    """A folder that has no stats of the balancer to show."""
 
 
 @dataclass
@@ -133,7 +127,10 @@ def _config(folder: Path) -> Dict[str, Any]:
         raise ReportError(
             f"{folder} has no config.yaml: give the --output_dir of a training"
         )
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    config = read_yaml(path)
+    if not isinstance(config.get("balancer_conf") or {}, dict):
+        raise ReportError(f"balancer_conf of {path} is no section")
+    return config
 
 
 def _epoch_points(folder: Path) -> Dict[str, Points]:
@@ -144,14 +141,16 @@ def _epoch_points(folder: Path) -> Dict[str, Points]:
             f"{folder} has neither TensorBoard events of a balancer nor a "
             "checkpoint.pth: there is something to show after the first epoch"
         )
-    # The reporter holds timedeltas, which weights_only refuses. The file is our own.
-    state = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+    state = read_checkpoint(path)
     keys: Dict[str, Points] = {}
-    for _, parts in sorted(state["reporter"]["stats"].items()):
-        stats = parts.get("train", {})
-        for key, value in stats.items():
-            if isinstance(value, float):
-                keys.setdefault(key, {})[stats["total_count"]] = value
+    try:
+        for _, parts in sorted(state["reporter"]["stats"].items()):
+            stats = parts.get("train", {})
+            for key, value in stats.items():
+                if isinstance(value, float):
+                    keys.setdefault(key, {})[stats["total_count"]] = value
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ReportError(f"{path} is no checkpoint of ESPnet's") from error
     return keys
 
 

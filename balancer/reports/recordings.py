@@ -18,8 +18,10 @@ def find(folder: Path) -> List[Path]:
     """Return all recordings in a folder and in the folders in it.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or no such folder.
     """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder of recordings: it is not there")
     found = sorted(
         path
         for path in folder.rglob("*")
