@@ -2,7 +2,7 @@
 
 from balancer._scales.weights import Ramp
 from balancer.loss_balancer import Balancer
-from balancer.probe import GradientProbe
+from balancer.quantities.probe import GradientProbe
 
 __all__ = ["Balancer", "GradientProbe", "Ramp"]
 __version__ = "0.1.0"

@@ -15,7 +15,7 @@ from balancer._norms.measurement import measure
 from balancer._norms.ranks import check_same_names, has_ranks
 from balancer._scales.rule import ScaleRule
 from balancer._scales.state import BalancerState
-from balancer.probe import GradientProbe
+from balancer.quantities.probe import GradientProbe
 
 # The new losses and the scales by name, and the new state.
 Outcome = Tuple[Dict[str, Tensor], Dict[str, float], BalancerState]

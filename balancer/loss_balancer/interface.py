@@ -39,7 +39,7 @@ from balancer._scales.state import BalancerState
 from balancer._scales.weights import Weight
 from balancer.loss_balancer.call import run_call
 from balancer.loss_balancer.checkpoint import save_with
-from balancer.probe import GradientProbe
+from balancer.quantities.probe import GradientProbe
 
 T = TypeVar("T")
 

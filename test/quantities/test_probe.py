@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, weight_norm
 
 from balancer import Balancer, GradientProbe
-from balancer.probe import QUANTITIES
+from balancer.quantities.probe import QUANTITIES
 
 ALL = list(QUANTITIES)
 DOUBLE = torch.float64

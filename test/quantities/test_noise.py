@@ -15,7 +15,7 @@ from balancer import quantities as q
 
 DOUBLE = torch.float64
 GOLDEN = json.loads(
-    (Path(__file__).parent / "data" / "cockpit_quantities.json").read_text()
+    (Path(__file__).parents[1] / "data" / "cockpit_quantities.json").read_text()
 )
 EXPECTED = GOLDEN["expected"]
 STEPS = [

@@ -5,7 +5,7 @@ from ranks import WEIGHTS, batch, means, net, spawn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from balancer import Balancer, GradientProbe
-from balancer.probe import QUANTITIES
+from balancer.quantities.probe import QUANTITIES
 
 
 def quantities(module, batches, present=None):

@@ -9,22 +9,26 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _BatchNorm
 from typeguard import typechecked
 
-from balancer import quantities as _quantities
 from balancer._gradients.autograd import Gradients, explained, no_hooks
 from balancer._gradients.float16 import divided, power_for
 from balancer._gradients.graph import is_float16
 from balancer._norms.ranks import gather_rows
 from balancer._scales.sections import nearest
-from balancer.per_sample import parameters_of, per_sample_gradients, zero_gradients
+from balancer.quantities import noise
+from balancer.quantities.per_sample import (
+    parameters_of,
+    per_sample_gradients,
+    zero_gradients,
+)
 
 # The quantities that need the per-sample gradients and nothing else.
 QUANTITIES: Dict[str, Callable[[Tensor], Tensor]] = {
-    "norm_test": _quantities.norm_test,
-    "inner_product_test": _quantities.inner_product_test,
-    "orthogonality_test": _quantities.orthogonality_test,
-    "mean_gsnr": _quantities.mean_gsnr,
-    "early_stopping": _quantities.early_stopping,
-    "critical_batch_size": _quantities.critical_batch_size,
+    "norm_test": noise.norm_test,
+    "inner_product_test": noise.inner_product_test,
+    "orthogonality_test": noise.orthogonality_test,
+    "mean_gsnr": noise.mean_gsnr,
+    "early_stopping": noise.early_stopping,
+    "critical_batch_size": noise.critical_batch_size,
 }
 
 # A call of the layer that leads to `input`: its output's edge, and its input.

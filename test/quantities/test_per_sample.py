@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from balancer.per_sample import per_sample_gradients
+from balancer.quantities.per_sample import per_sample_gradients
 
 LAYERS = {
     "conv": lambda: nn.Conv1d(3, 4, 5, padding=2, padding_mode="reflect"),

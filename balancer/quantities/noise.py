@@ -12,8 +12,7 @@ axes raises ValueError.
 
 All but the critical batch size are quantities of Cockpit (Schneider et al., 2021,
 "Cockpit: a practical debugging tool for the training of deep neural networks",
-https://arxiv.org/abs/2102.06604). Its histograms and its normalized step length are in
-`balancer.histograms` and `balancer.step_length`, and can be imported from here too.
+https://arxiv.org/abs/2102.06604).
 """
 
 import math
@@ -23,26 +22,6 @@ import torch
 from torch import Tensor
 
 from balancer._gradients.precision import widened
-from balancer.histograms import grad_hist_1d, grad_hist_2d
-from balancer.step_length import StepPoint, alpha, distance
-
-__all__ = [
-    "StepPoint",
-    "alpha",
-    "cabs",
-    "critical_batch_size",
-    "distance",
-    "early_stopping",
-    "grad_hist_1d",
-    "grad_hist_2d",
-    "grad_norm",
-    "inner_product_test",
-    "mean_gsnr",
-    "norm_test",
-    "orthogonality_test",
-    "tic_diag",
-    "tic_trace",
-]
 
 
 def grad_norm(grads: Tensor) -> Tensor:
