@@ -18,15 +18,16 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Iterator, Optional, Sequence
 
 import yaml
 from tqdm import tqdm
 
-from balancer.espnet.tables import columns
+from balancer.reports.inspection import Inspection, cosine_table, share_table
+from balancer.reports.tables import columns
 
 if TYPE_CHECKING:  # ESPnet takes long to import, and --help does not need it.
-    from balancer.espnet.inspection import Batch, Inspection
+    from balancer.espnet.inspection import Batch
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -110,7 +111,7 @@ def some(batches: "Iterator[Batch]", what: str, count: int) -> "Iterator[Batch]"
 
 
 def lines(
-    options: argparse.Namespace, args: argparse.Namespace, found: "Inspection"
+    options: argparse.Namespace, args: argparse.Namespace, found: Inspection
 ) -> Iterator[str]:
     """Yield the report, a paragraph at a time."""
     state = f"of {', '.join(args.init_param)}" if args.init_param else "as initialized"
@@ -139,27 +140,6 @@ def lines(
             "Shares change as the nets learn, the adversarial losses' most: ask again "
             "with --train_steps N, or with --model_file of a run."
         )
-
-
-def share_table(found: "Inspection", how: str) -> List[Sequence[str]]:
-    """Return the lines of norms and shares."""
-    table: List[Sequence[str]] = [
-        ("loss", "norm", "share unbalanced", f"share balanced, {how}")
-    ]
-    for name, norm in found.norms.items():
-        target = f"{found.targets[name]:.3f}"
-        table.append((name, f"{norm:.3g}", f"{found.shares[name]:.3g}", target))
-    return table
-
-
-def cosine_table(found: "Inspection") -> List[Sequence[str]]:
-    """Return the lines of the cosines, each pair once."""
-    names = list(found.norms)
-    table: List[Sequence[str]] = [["cosine", *names[:-1]]]
-    for i, a in enumerate(names[1:], 1):
-        cells = [f"{found.cosine(a, b):.2f}" for b in names[:i]]
-        table.append([a, *cells, *[""] * (len(names) - 1 - i)])
-    return table
 
 
 if __name__ == "__main__":

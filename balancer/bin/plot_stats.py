@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from balancer.espnet.reports import Run, read_run, rows
+from balancer.reports.runs import Run, read_run, rows
 
 HEADER = ("run", "step", "stat", "loss", "value")
 
@@ -49,7 +49,7 @@ def main(cmd: Optional[Sequence[str]] = None) -> None:
         "balance.png"
     )
     try:
-        from balancer.espnet.plots import draw
+        from balancer.reports.plots import draw
 
         runs = with_own_names([read_run(folder) for folder in args.exp], args.exp)
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ import itertools
 import logging
 import random
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Dict, Iterator, List
@@ -19,65 +18,18 @@ from espnet2.train.reporter import Reporter
 from torch import Tensor
 
 from balancer.espnet.codec import BalancedGANCodecModel, balanced_names, lambdas_of
-from balancer.espnet.recordings import DataFolder, find, load, longest_chunk, names
-from balancer.espnet.reports import subjects_of
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.loss_balancer import Balancer
 from balancer.options import nearest
+from balancer.reports.inspection import Inspection
+from balancer.reports.recordings import DataFolder, find, load, longest_chunk, names
+from balancer.reports.runs import subjects_of
 from balancer.schedule import weights_at
 
 Batch = Dict[str, Tensor]
 
 # What ESPnet adds to a configuration when it saves it as config.yaml.
 SAVED_ONLY = ("required", "version", "distributed")
-
-
-@dataclass
-class Inspection:
-    """What was measured, means over the batches.
-
-    Attributes:
-        norms: loss → n_i.
-        shares: loss → n_i / Σ_j n_j, its share if nothing is balanced.
-        targets: loss → w_i / Σ_j w_j, its share if balanced with the recipe's weights,
-            or with equal ones if it has none.
-        cosines: "a, b" → the cosine between two losses' gradients, each pair once.
-        lambdas: the codec's factors of balanced losses that are not 1.
-    """
-
-    norms: Dict[str, float]
-    shares: Dict[str, float]
-    targets: Dict[str, float]
-    cosines: Dict[str, float]
-    lambdas: Dict[str, float]
-
-    def cosine(self, a: str, b: str) -> float:
-        """Return the cosine between two losses' gradients."""
-        pair = f"{a}, {b}"
-        return self.cosines[pair if pair in self.cosines else f"{b}, {a}"]
-
-    def weights(self) -> Dict[str, float]:
-        """Return the weights that keep the shares as they are unbalanced."""
-        return {name: float(f"{share:.4g}") for name, share in self.shares.items()}
-
-    def warnings(self) -> List[str]:
-        """Return what a researcher should look at."""
-        found = []
-        for name, norm in self.norms.items():
-            if norm == 0:
-                found.append(f"{name} has a zero gradient: it trains nothing")
-            elif not norm < float("inf"):
-                found.append(f"{name} has a gradient that is not finite")
-        for name, share in self.shares.items():
-            if share > 0.95:
-                found.append(
-                    f"{name} supplies {share:.2%} of the gradient unbalanced: the "
-                    "other losses hardly train the decoder"
-                )
-        for pair, cosine in self.cosines.items():
-            if cosine < -0.5:
-                found.append(f"{pair} pull against each other: cosine {cosine:.2f}")
-        return found
 
 
 def read_config(path: Path) -> argparse.Namespace:

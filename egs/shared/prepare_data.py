@@ -14,7 +14,7 @@ from typing import Dict, Tuple
 
 import yaml
 
-from balancer.espnet.recordings import (
+from balancer.reports.recordings import (
     DataFolder,
     Wave,
     find,

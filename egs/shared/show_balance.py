@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import List
 
-from balancer.espnet.reports import ReportError, Run, read_run
-from balancer.espnet.tables import columns
+from balancer.reports.runs import ReportError, Run, read_run
+from balancer.reports.tables import columns
 from balancer.schedule import weights_at
 
 HEADER = ("loss", "weight", "target share", "share", "raw ratio", "norm", "scale")

@@ -13,6 +13,7 @@ from mini_recipe import recipe
 from balancer.bin.inspect import main
 from balancer.espnet import inspection
 from balancer.espnet.codec import generate, output_losses
+from balancer.reports.inspection import Inspection
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
 
@@ -165,7 +166,7 @@ def test_a_trainings_own_config_and_model(trained, capsys):
 
 
 def test_pairs_that_oppose_and_gradients_that_are_not_finite():
-    found = inspection.Inspection(
+    found = Inspection(
         norms={"a": 1.0, "b": float("nan")},
         shares={"a": 0.94, "b": 0.06},
         targets={"a": 0.5, "b": 0.5},

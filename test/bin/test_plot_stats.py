@@ -10,7 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 from balancer.bin.plot_stats import main
-from balancer.espnet.reports import read_run, rows
+from balancer.reports.runs import read_run, rows
 
 
 def test_draws_beside_the_training_without_a_display(trained, tmp_path):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from balancer.espnet.recordings import find, load
+from balancer.reports.recordings import find, load
 
 RATE = 16000  # Hz
 FETCH = Path(__file__).resolve().parents[1] / "fetch_speech.py"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from balancer.espnet.reports import COSINE, QUANTITIES, STATS, TOTAL, Points, Run, Stat
+from balancer.reports.runs import COSINE, QUANTITIES, STATS, TOTAL, Points, Run, Stat
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, but the yellow, which
 # is too pale for a line. Where they come round again, markers tell the lines apart.

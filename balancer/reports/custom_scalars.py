@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Dict, List, Sequence
 
-from balancer.espnet.reports import COSINE, QUANTITIES, STATS
 from balancer.loss_balancer import Balancer
+from balancer.reports.runs import COSINE, QUANTITIES, STATS
 
 SUFFIX = ".balancer"
 

@@ -7,8 +7,8 @@ import warnings
 import pytest
 from matplotlib.colors import to_hex
 
-from balancer.espnet.plots import COLORS, MOST_POINTS, draw
-from balancer.espnet.reports import QUANTITIES, STATS, Run
+from balancer.reports.plots import COLORS, MOST_POINTS, draw
+from balancer.reports.runs import QUANTITIES, STATS, Run
 from balancer.schedule import Ramp
 
 

@@ -7,8 +7,8 @@ import yaml
 from mini_recipe import recipe
 
 from balancer import probe
-from balancer.espnet.reports import QUANTITIES, ReportError, read_run, rows
 from balancer.espnet.task import BalancedGANCodecTask
+from balancer.reports.runs import QUANTITIES, ReportError, read_run, rows
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
 
@@ -47,7 +47,7 @@ def test_quantities_and_pairs_are_told_apart_by_whole_names(trained, monkeypatch
     keys = {"mel_share": 0.5, "mel_real_share": 0.5, "mel_real_norm_test": 2.0}
     keys |= {"mel_mel_real_cosine": 0.1, "mel_real_early_stopping": -1.0, "mel_loss": 3}
     points = {key: {1: value} for key, value in keys.items()}
-    monkeypatch.setattr("balancer.espnet.reports._interval_points", lambda _: points)
+    monkeypatch.setattr("balancer.reports.runs._interval_points", lambda _: points)
     run = read_run(trained)
     assert {key: list(points.values()) for key, points in run.series.items()} == {
         ("share", "mel"): [0.5],
