@@ -5,7 +5,7 @@ For each average: `miss`, the mean over steps of half Σ_i |share_i − target_i
 the same of shares that are means over 20 steps; `worst`, the greatest ratio between
 such a share and its target after the first 20 steps; and `noise`, the mean change of
 log scale from step to step. Beside the balancer's averages stand those that were tried
-and lost. egs/mini/codec1/local/record_norms.py recorded the norms.
+and lost. egs/study/record_norms.py recorded the norms.
 """
 
 import argparse

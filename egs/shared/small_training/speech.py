@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 from balancer.reports.recordings import find, load
 
 RATE = 16000  # Hz
-FETCH = Path(__file__).resolve().parents[1] / "mini/codec1/local/fetch_speech.py"
+FETCH = Path(__file__).resolve().parents[1] / "fetch_speech.py"
 
 
 class Segments(Dataset[Tensor]):

@@ -3,7 +3,7 @@
 # and the table. Each sources it from its own folder's place in the tree, has `usage` and
 # sets the variables that its options are read into.
 
-_top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+shared=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 bad_option() {
     echo "run.sh: $*" >&2
@@ -49,7 +49,7 @@ enter() {
     data_dir=${data_dir:-data}
     exp=${exp_dir:-exp}/${tag:-$(basename "$config" .yaml)}
     # shellcheck source=tools/setup.sh
-    . "$_top/tools/setup.sh"
+    . "$shared/../../tools/setup.sh"
 }
 
 say() { echo "[$(date +%T)] $*"; }
@@ -102,7 +102,7 @@ decode() {
 show_balance() {
     say "Stage 4: the share of each balanced loss in the gradient, last epoch's means"
     need "$exp/checkpoint.pth" 2
-    python "$_top/egs/mini/codec1/local/show_balance.py" "$exp" |
+    python "$shared/show_balance.py" "$exp" |
         tee "$exp/balance.txt"
     say "The table is in $exp/balance.txt"
     python -m balancer.bin.plot_stats "$exp"

@@ -22,8 +22,9 @@ import yaml
 from study_plan import SEEDS, Run, merged, runs
 from tqdm import tqdm
 
-RECIPE = Path(__file__).parents[1]
-LOCAL = RECIPE / "local"
+HERE = Path(__file__).resolve().parent
+SHARED = HERE.parent / "shared"
+BASES = HERE.parent / "mini/codec1/conf/train_encodec.yaml", HERE / "conf/study.yaml"
 QUICK = {"max_epoch": 1, "chunk_shift_ratio": 0.5}  # a fifth of an epoch's steps
 FIRST = 50  # steps of which each one is kept
 
@@ -31,9 +32,8 @@ FIRST = 50  # steps of which each one is kept
 def base(quick: bool) -> Dict[str, Any]:
     """Return the configuration that each training changes."""
     config: Dict[str, Any] = {}
-    for name in ("train_encodec.yaml", "study.yaml"):
-        text = (RECIPE / "conf" / name).read_text()
-        config = merged(config, yaml.safe_load(text))
+    for path in BASES:
+        config = merged(config, yaml.safe_load(path.read_text()))
     return merged(config, QUICK if quick else {})
 
 
@@ -90,7 +90,7 @@ def carry_out_all(args: argparse.Namespace, data: Path) -> List[Dict[str, Any]]:
     # The server imports ESPnet once, and each training is a fork of it.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["study_score"])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(LOCAL), *sys.path])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *sys.path])
     bar = tqdm(total=len(planned), initial=len(planned) - len(missing), unit="training")
     with bar, ProcessPoolExecutor(args.jobs, context, max_tasks_per_child=1) as pool:
         waiting = {
@@ -118,9 +118,9 @@ def prepare(args: argparse.Namespace) -> Path:
         config = args.exp_dir / "train.yaml"
         args.exp_dir.mkdir(parents=True, exist_ok=True)
         config.write_text(yaml.safe_dump(base(args.quick)))
-        commands = [[LOCAL / "prepare_data.py", wavs, data, config]]
+        commands = [[SHARED / "prepare_data.py", wavs, data, config]]
         if args.wav_dir is None:
-            commands.insert(0, [LOCAL / "fetch_speech.py", "--set", "librivox", wavs])
+            commands.insert(0, [SHARED / "fetch_speech.py", "--set", "librivox", wavs])
         for command in commands:
             subprocess.run([sys.executable, *map(str, command)], check=True)
     return data
@@ -148,11 +148,11 @@ def main() -> None:
     args = get_parser().parse_args()
     args.seeds = args.seeds or (SEEDS[:1] if args.quick else SEEDS)
     name = "study_quick" if args.quick else "study"
-    args.exp_dir = (args.exp_dir or RECIPE / "exp" / name).resolve()
+    args.exp_dir = (args.exp_dir or HERE / "exp" / name).resolve()
     results = carry_out_all(args, prepare(args))
     from study_report import write
 
-    write(results, args.results or (args.exp_dir if args.quick else RECIPE))
+    write(results, args.results or (args.exp_dir if args.quick else HERE))
 
 
 if __name__ == "__main__":

@@ -7,17 +7,22 @@ the smaller discriminator of conf/study.yaml.
 """
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 import yaml
-from prepare_data import prepare
 from study_plan import merged
 from study_train import train
 
-RECIPE = Path(__file__).parents[1]
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "shared"))
+
+from prepare_data import prepare  # noqa: E402
+
+RECIPE = HERE.parent / "mini" / "codec1"
 CHUNK = 3200  # samples
 CHANGES = {
     "chunk_length": CHUNK,
@@ -42,7 +47,7 @@ def main() -> None:
     config = yaml.safe_load((RECIPE / f"conf/train_{args.codec}.yaml").read_text())
     config = merged(config, {**CHANGES, "max_epoch": args.max_epoch})
     if args.codec == "encodec":
-        study = yaml.safe_load((RECIPE / "conf/study.yaml").read_text())["codec_conf"]
+        study = yaml.safe_load((HERE / "conf/study.yaml").read_text())["codec_conf"]
         config["codec_conf"]["discriminator_params"] = study["discriminator_params"]
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
