@@ -7,7 +7,7 @@ from espnet2.gan_codec.abs_gan_codec import AbsGANCodec
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from balancer.options import read_section
+from balancer._scales.sections import read_section
 from balancer.quantities.probe import GradientProbe
 
 

@@ -5,7 +5,7 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
-from balancer.precision import widened
+from balancer._gradients.precision import widened
 
 Range = Tuple[float, float]
 

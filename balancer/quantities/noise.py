@@ -23,7 +23,7 @@ from typing import Any, Tuple
 import torch
 from torch import Tensor
 
-from balancer.precision import widened
+from balancer._gradients.precision import widened
 from balancer.quantities.rounding import unit_of, without_rounding
 
 

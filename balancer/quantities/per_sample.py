@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 
-from balancer.precision import float32_at_least
+from balancer._gradients.precision import float32_at_least
 
 
 def parameters_of(layer: nn.Module) -> Dict[str, Tensor]:

@@ -9,10 +9,11 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _BatchNorm
 from typeguard import typechecked
 
-from balancer.distributed import gather_rows
-from balancer.gradients import Gradients, explained, no_hooks
-from balancer.half import divided, power_for, runs_in_float16
-from balancer.options import nearest
+from balancer._gradients.autograd import Gradients, explained, no_hooks
+from balancer._gradients.float16 import divided, power_for
+from balancer._gradients.graph import is_float16
+from balancer._norms.ranks import gather_rows
+from balancer._scales.sections import nearest
 from balancer.quantities import noise
 from balancer.quantities.per_sample import (
     parameters_of,
@@ -153,7 +154,7 @@ class GradientProbe:
             RuntimeError: the layer does not map each sample by itself.
         """
         calls = self._take_calls(inputs)
-        half = runs_in_float16(inputs)
+        half = is_float16(inputs)
         found: List[Tensor] = []
         for name, norm in norms.items():
             rows = zero_gradients(self.layer, 0)

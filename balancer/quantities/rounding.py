@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from balancer.precision import widened
+from balancer._gradients.precision import widened
 
 
 def unit_of(tensor: Tensor, sums: int = 0) -> float:

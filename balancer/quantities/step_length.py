@@ -7,7 +7,7 @@ from typing import List, NamedTuple, Tuple
 import torch
 from torch import Tensor
 
-from balancer.precision import widened
+from balancer._gradients.precision import widened
 from balancer.quantities.rounding import unit_of, without_rounding
 
 # A variance of zero would weigh infinitely.

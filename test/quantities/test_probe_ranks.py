@@ -1,7 +1,7 @@
 """The probe on several ranks, on real gloo processes, against one process."""
 
 import pytest
-from test_distributed import WEIGHTS, batch, means, net, spawn
+from ranks import WEIGHTS, batch, means, net, spawn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from balancer import Balancer, GradientProbe
