@@ -1,4 +1,4 @@
-"""Options that are set later, numbers of every kind, losses that are off, stats' keys."""
+"""Options set later, numbers of every kind, losses that are off, keys of stats."""
 
 import json
 import math
