@@ -10,13 +10,13 @@ from espnet2.train.distributed_utils import DistributedOption
 from espnet2.train.gan_trainer import GANTrainer
 from espnet2.train.reporter import Reporter
 
+from balancer._scales.weights import weights_at
 from balancer.espnet.codec import BalancedGANCodecModel, balanced_names, lambdas_of
 from balancer.espnet.recipe import Batch
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.loss_balancer import Balancer
 from balancer.reports.inspection import Inspection
 from balancer.reports.runs import subjects_of
-from balancer.schedule import weights_at
 
 
 def train(

@@ -7,8 +7,8 @@ from espnet2.gan_codec.abs_gan_codec import AbsGANCodec
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from balancer.options import read_section
-from balancer.probe import GradientProbe
+from balancer._scales.sections import read_section
+from balancer.quantities.probe import GradientProbe
 
 
 def codec_probe(codec: AbsGANCodec, section: Mapping[str, Any]) -> GradientProbe:

@@ -17,8 +17,8 @@ from espnet2.train.distributed_utils import DistributedOption
 from torch import Tensor
 from typeguard import TypeCheckError
 
+from balancer._scales.sections import nearest
 from balancer.espnet.task import BalancedGANCodecTask
-from balancer.options import nearest
 from balancer.reports.files import plain_data_only, read_weights, read_yaml
 from balancer.reports.recordings import DataFolder, find, load, longest_chunk, names
 

@@ -9,7 +9,7 @@ from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
 from espnet2.tasks.gan_codec import GANCodecTask
 from espnet2.train.class_choices import ClassChoices
 
-from balancer.distributed import is_first_rank
+from balancer._norms.ranks import is_first_rank
 from balancer.espnet.codec import BalancedGANCodecModel, balanced_names
 from balancer.espnet.probe import codec_probe
 from balancer.loss_balancer import Balancer

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
+from balancer._scales.weights import Weight, weights_at
 from balancer.loss_balancer import Balancer
 from balancer.reports.files import ReportError, read_checkpoint, read_yaml
-from balancer.schedule import Weight, weights_at
 
 Points = Dict[int, float]  # training step → value
 

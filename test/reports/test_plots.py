@@ -7,9 +7,9 @@ import warnings
 import pytest
 from matplotlib.colors import to_hex
 
+from balancer._scales.weights import Ramp
 from balancer.reports.plots import COLORS, MOST_POINTS, draw
 from balancer.reports.runs import QUANTITIES, STATS, Run
-from balancer.schedule import Ramp
 
 
 def run(losses=3, steps=20, name="run", weights=None, stats=(*STATS, *QUANTITIES)):

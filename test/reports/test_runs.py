@@ -6,8 +6,8 @@ import pytest
 import yaml
 from mini_recipe import recipe
 
-from balancer import probe
 from balancer.espnet.task import BalancedGANCodecTask
+from balancer.quantities import probe
 from balancer.reports.runs import QUANTITIES, ReportError, read_run, rows
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
