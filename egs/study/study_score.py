@@ -20,6 +20,7 @@ from torchmetrics.functional.audio.stoi import (
 
 from balancer.espnet.codec import BalancedGANCodecModel, generate, output_losses
 from balancer.espnet.task import BalancedGANCodecTask
+from balancer.reports.files import plain_data_only, read_checkpoint
 
 RATE = 16000  # Hz
 CHUNK = 3200  # samples of an item that shares are measured on
@@ -35,6 +36,7 @@ def read(data: Path, part: str) -> List[Tensor]:
     ]
 
 
+@plain_data_only()
 def distances(folder: Path, data: Path) -> Dict[str, float]:
     """Return the means over the held-out recordings, decoded by ESPnet's inference.
 
@@ -63,6 +65,7 @@ def distances(folder: Path, data: Path) -> Dict[str, float]:
     return {**means, "codes": len(codes)}
 
 
+@plain_data_only()
 def shares(folder: Path, data: Path) -> Dict[str, Dict[str, float]]:
     """Return each loss's share of the gradient at the output and in the decoder.
 
@@ -72,7 +75,7 @@ def shares(folder: Path, data: Path) -> Dict[str, Dict[str, float]]:
     model, _ = BalancedGANCodecTask.build_model_from_file(
         folder / "config.yaml", folder / "latest.pth"
     )
-    saved = torch.load(folder / "checkpoint.pth", weights_only=False)
+    saved = read_checkpoint(folder / "checkpoint.pth")
     if isinstance(model, BalancedGANCodecModel):
         model.balancer.load_state_dict(saved["optimizers"][0]["balancer"])
     model.train()
