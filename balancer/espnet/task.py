@@ -39,8 +39,9 @@ class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
         if args.balancer is not None and args.ngpu > 1 and not args.distributed:
             raise ValueError(
                 f"--ngpu {args.ngpu} in one process is torch.nn.DataParallel, whose "
-                "threads would each measure a part of the batch: leave "
-                "--multiprocessing_distributed true, and each GPU gets a process"
+                "threads would each measure a part of the batch: set "
+                "--multiprocessing_distributed true, and each GPU gets a process "
+                "(ESPnet's default is false)"
             )
         super().main_worker(args)
 
