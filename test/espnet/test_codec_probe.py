@@ -3,12 +3,13 @@
 import pytest
 import torch
 from mini_recipe import CODECS, recipe
+from reference_turn import generate, output_losses
 from test_codec import build
 from test_task import checkpoint
 
 from balancer import Balancer
-from balancer.espnet.codec import BalancedGANCodecModel, generate, output_losses
-from balancer.espnet.probe import codec_probe
+from balancer.espnet.codec import BalancedGANCodecModel
+from balancer.espnet.probe import probe_of
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.probe import QUANTITIES
 
@@ -65,7 +66,7 @@ def test_equals_plain_backwards_of_each_sample(codec, rows):
     """In the default layer, and nothing with parameters comes after that."""
     codec = build(codec).codec
     balancer = Balancer()
-    balancer.probe = codec_probe(codec, ALL)
+    balancer.probe = probe_of(codec, ALL)
     outputs = generate(codec, audio().unsqueeze(1))
     y, _, _, real = outputs
     losses = output_losses(codec, audio().unsqueeze(1), y, real)
@@ -84,7 +85,7 @@ def test_discriminator_turn_first(cached, rows):
     """Outputs that both turns share count; those of that turn alone do not."""
     model = build("soundstream", cache_generator_outputs=cached)
     balancer = Balancer()
-    balancer.probe = codec_probe(model.codec, ALL)
+    balancer.probe = probe_of(model.codec, ALL)
     ours = BalancedGANCodecModel(model.codec, balancer)
     made = []
     model.codec.generator.register_forward_hook(lambda *args: made.append(args[2]))
@@ -130,19 +131,19 @@ def test_recipes_section_is_reported_and_saved(train):
 )
 def test_bad_section_is_refused(section, message):
     with pytest.raises(ValueError, match=message):
-        codec_probe(build("soundstream").codec, section)
+        probe_of(build("soundstream").codec, section)
 
 
 def test_another_layer():
     model = build("soundstream")
     name = "generator.encoder.model.0.conv.conv"
     balancer = Balancer()
-    balancer.probe = codec_probe(model.codec, {"layer": name, **ALL})
+    balancer.probe = probe_of(model.codec, {"layer": name, **ALL})
     assert balancer.probe.layer is model.codec.get_submodule(name)
     ours = BalancedGANCodecModel(model.codec, balancer)
     stats = ours(audio=audio(), forward_generator=True)["stats"]
     assert stats["adv_norm_test"] > 0
     layer = "discriminator.msd.discriminators.0.layers.0.0"
-    balancer.probe = codec_probe(model.codec, {"layer": layer, "every": 1})
+    balancer.probe = probe_of(model.codec, {"layer": layer, "every": 1})
     with pytest.raises(ValueError, match="no call of.*leads to `input`"):
         ours(audio=audio(), forward_generator=True)
