@@ -100,6 +100,7 @@ def shares(folder: Path, data: Path) -> Dict[str, Dict[str, float]]:
 def strengths(model: Any, audio: Tensor) -> Dict[str, Dict[str, float]]:
     """Return place → loss → norm of its scaled gradient there, for audio [B, T]."""
     codec = model.codec
+    codec.loss_balancer = None  # ESPnet's, which would take the losses' gradients
     with WatchedTurn(codec, losses_of(codec)) as turn:
         loss = codec(audio=audio)["loss"]
     losses, outputs = turn.split(loss)[0], turn.outputs
