@@ -22,10 +22,7 @@ class SourceDistribution(sdist):
                 "can be built without: `python -m build --wheel`."
             ) from error
         for path in answer.stdout.decode().rstrip("\0").split("\0"):
-            # A link to a folder is no file: the folder's code takes its place.
-            folder = Path(path)
-            found = folder.glob("*.py") if folder.is_dir() else [folder]
-            self.filelist.extend(map(str, found))
+            self.filelist.append(path)
         self.filelist.remove_duplicates()
         super().make_distribution()
 
@@ -65,7 +62,7 @@ EXTRAS = {
     "recipes": RECIPES,
     "accelerate": ["accelerate", *RECIPES],
     "lightning": ["lightning", *RECIPES],
-    # The distances of egs/mini/codec1/local/study.py, beside what "espnet" has.
+    # The distances of egs/study, beside what "espnet" has.
     "study": ["auraloss", "pystoi", "torchmetrics"],
     "benchmark": ["matplotlib", "torchjd", "tqdm"],
     "test": [

@@ -32,14 +32,14 @@ class Reference:
         balance_grads=True,
         monitor=False,
         exact_total_norm=False,
-        adaptive_average=False,
+        average="ema",
         update_every=1,
     ):
         self.total_norm, self.decay, self.epsilon = total_norm, ema_decay, epsilon
         self.per_batch_item, self.weights = per_batch_item, weights
         self.balance_grads, self.monitor = balance_grads, monitor
         self.exact, self.every = exact_total_norm, update_every
-        self.adaptive = adaptive_average
+        self.adaptive = average == "adaptive"
         self.calls, self.norms, self.measured_at = 0, {}, {}
         self.averages, self.combined, self.monitored = {}, {}, {}
         self.rtol = rtol
@@ -74,7 +74,22 @@ class Reference:
             self.monitored["total_grad_norm"] = self.norm(gradient)
             self.total_norm_atol = self.blur(grads, scales)
         self.calls += 1
-        return scales, {**self.stats(scales), **self.monitored}, gradient
+        return scales, {**self.stats(scales), **self.known(grads)}, gradient
+
+    def known(self, present):
+        """What was monitored, as far as it is of the losses of this call."""
+        last = max(self.measured_at.values())
+        together = {n for n, call in self.measured_at.items() if call == last}
+        known = {}
+        names = sorted(present if self.weights is None else self.weights)
+        for pair in itertools.combinations(names, 2) if self.monitor else ():
+            key = f"{pair[0]}_{pair[1]}_cosine"
+            value = self.monitored.get(key) if together.issuperset(pair) else math.nan
+            known[key] = value if set(pair) <= set(present) else 0.0
+        if self.monitor:
+            total = self.monitored["total_grad_norm"]
+            known["total_grad_norm"] = total if together == set(present) else math.nan
+        return known
 
     def evaluate(self, names):
         """A call without gradients: the scales."""

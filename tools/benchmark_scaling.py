@@ -20,8 +20,8 @@ import torch.multiprocessing as mp
 from torch import nn
 from tqdm import tqdm
 
-import balancer.walks
 from balancer import Balancer
+from balancer._norms import measurement
 
 LOSSES, BATCH, LENGTH = 4, 4, 8000
 SIZES: List[Tuple[str, Dict[str, int]]] = [
@@ -112,17 +112,17 @@ class watched:
     def __enter__(self) -> Clock:
         clock = Clock()
         self._before = {
-            n: getattr(balancer.walks, n) for n in ("loss_gradients", "measure")
+            n: getattr(measurement, n) for n in ("loss_gradients", "_norms")
         }
-        walk, measure = self._before["loss_gradients"], self._before["measure"]
+        walk, norms = self._before["loss_gradients"], self._before["_norms"]
         wait = clock.watch("waiting", _wait)
-        balancer.walks.loss_gradients = clock.watch("walks", walk)
-        balancer.walks.measure = lambda *args: (wait(), measure(*args))[1]
+        measurement.loss_gradients = clock.watch("walks", walk)
+        measurement._norms = lambda *args: (wait(), norms(*args))[1]
         return clock
 
     def __exit__(self, *_: Any) -> None:
         for name, function in self._before.items():
-            setattr(balancer.walks, name, function)
+            setattr(measurement, name, function)
 
 
 def _wait() -> None:

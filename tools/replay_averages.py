@@ -5,7 +5,7 @@ For each average: `miss`, the mean over steps of half Σ_i |share_i − target_i
 the same of shares that are means over 20 steps; `worst`, the greatest ratio between
 such a share and its target after the first 20 steps; and `noise`, the mean change of
 log scale from step to step. Beside the balancer's averages stand those that were tried
-and lost. egs/mini/codec1/local/record_norms.py recorded the norms.
+and lost. egs/study/record_norms.py recorded the norms.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from balancer.adaptive import AdaptiveAverages
-from balancer.ema import NormAverages
+from balancer._norms.adaptive import AdaptiveAverages
+from balancer._norms.ema import NormAverages
 
 DATA = Path(__file__).parents[1] / "test" / "data"
 # EnCodec's weights, and mel's for the dual decoder's loss.

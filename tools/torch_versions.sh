@@ -28,6 +28,8 @@ python=${PYTHON:-python3}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failed=0
+core=(test/test_*.py test/gradients test/norms test/scales test/losses
+    test/loss_balancer test/quantities)
 needed=(hypothesis numpy pytest PyYAML setuptools typeguard
     "torchjd[cagrad,fairgrad,quadprog-projector]")
 grep -E '^(cvxpy|hypothesis|numpy|pytest|PyYAML|qpsolvers|quadprog|setuptools|torchjd|typeguard)==' \
@@ -44,7 +46,7 @@ for version in "${versions[@]}"; do
     "$folder/venv/bin/python" -c \
         'import torch; print(f"torch_versions: testing torch {torch.__version__}")'
     PYTHONPATH=$PWD OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} \
-        "$folder/venv/bin/python" -m pytest -q -p no:cacheprovider test/test_*.py "$@" ||
+        "$folder/venv/bin/python" -m pytest -q -p no:cacheprovider "${core[@]}" "$@" ||
         failed=1
 done
 

@@ -13,26 +13,33 @@ model file of a short run, or with --train_steps.
 """
 
 import argparse
+import contextlib
+import io
 import itertools
-import sys
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Iterator, Optional, Sequence
 
+import torch
 import yaml
 from tqdm import tqdm
 
-from balancer.espnet.tables import columns
+from balancer.bin.command import at_least, run_command
+from balancer.reports.files import read_yaml
+from balancer.reports.inspection import Inspection, cosine_table, share_table
+from balancer.reports.tables import columns
 
 if TYPE_CHECKING:  # ESPnet takes long to import, and --help does not need it.
-    from balancer.espnet.inspection import Batch, Inspection
+    from balancer.espnet.recipe import Batch
 
 
 def get_parser() -> argparse.ArgumentParser:
     """Return the command's parser."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m balancer.bin.inspect",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("config", type=Path, metavar="CONFIG", help="a recipe's YAML, or config.yaml")
@@ -54,51 +61,56 @@ def get_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return what reads a number that is not less than `least`."""
-
-    def number(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, but is {text}")
-        return int(text)
-
-    return number
-
-
 def main(cmd: Optional[Sequence[str]] = None) -> None:
     """Run the command; see `python -m balancer.bin.inspect --help`."""
-    options = get_parser().parse_args(cmd)
-    warnings.filterwarnings("ignore")  # of ESPnet and torch, about their own code
-    try:
-        print(report(options))
-    except (OSError, ValueError) as error:
-        sys.exit(f"inspect: {error}")
+    run_command(get_parser(), lambda options: print(report(options)), cmd)
 
 
 def report(options: argparse.Namespace) -> str:
     """Measure and return what is printed."""
-    from espnet2.torch_utils.set_all_random_seed import set_all_random_seed
+    if options.ngpu and not torch.cuda.is_available():
+        raise ValueError("--ngpu 1 needs a GPU, and PyTorch finds none: take --ngpu 0")
+    read_yaml(options.config)  # says what is wrong before ESPnet's long import
+    warnings.filterwarnings("ignore")  # of ESPnet and torch, about their own code
+    with quiet():
+        from espnet2.torch_utils.set_all_random_seed import set_all_random_seed
 
-    from balancer.espnet import inspection
+        from balancer.espnet import inspection, recipe
 
-    args = inspection.read_config(options.config)
+    args = recipe.read_config(options.config)
     args.ngpu = options.ngpu
     args.seed = args.seed if options.seed is None else options.seed
-    if options.model_file:
-        args.init_param = [str(options.model_file)]
     set_all_random_seed(args.seed)
-    model = inspection.build_model(args)
+    model = recipe.build_model(args, options.model_file)
     with tempfile.TemporaryDirectory() as folder:
         if options.wav_dir:
             rate = model.meta_info()["fs"]
             most = (options.train_steps + options.steps) * args.batch_size
-            inspection.use_recordings(args, options.wav_dir, Path(folder), rate, most)
-        batches = inspection.batches(args)
+            recipe.use_recordings(args, options.wav_dir, Path(folder), rate, most)
+        batches = recipe.batches(args)
         if options.train_steps:
             first = some(batches, "training", options.train_steps)
             inspection.train(model, args, first)
         found = inspection.measure(model, some(batches, "measuring", options.steps))
     return "\n".join(lines(options, args, found))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep to itself what ESPnet's import says of packages that no codec needs.
+
+    Raises:
+        ImportError: ESPnet, or what it needs, is not installed; with what to do.
+    """
+    silence = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
+            yield
+    except ImportError as error:
+        raise ImportError(
+            f"{error}: install ESPnet beside the extra, `pip install "
+            "'espnet-balancer[espnet]'` and `pip install --no-deps espnet==202511`"
+        ) from error
 
 
 def some(batches: "Iterator[Batch]", what: str, count: int) -> "Iterator[Batch]":
@@ -110,10 +122,11 @@ def some(batches: "Iterator[Batch]", what: str, count: int) -> "Iterator[Batch]"
 
 
 def lines(
-    options: argparse.Namespace, args: argparse.Namespace, found: "Inspection"
+    options: argparse.Namespace, args: argparse.Namespace, found: Inspection
 ) -> Iterator[str]:
     """Yield the report, a paragraph at a time."""
-    state = f"of {', '.join(args.init_param)}" if args.init_param else "as initialized"
+    files = [options.model_file] if options.model_file else args.init_param
+    state = f"of {', '.join(map(str, files))}" if files else "as initialized"
     if options.train_steps:
         state += f" and trained for {options.train_steps} steps"
     yield (
@@ -134,32 +147,11 @@ def lines(
             f"The weights hold {listed} already: set them to 1 in codec_conf, since a "
             "balancer divides them out.\n"
         )
-    if not args.init_param and not options.train_steps:
+    if not files and not options.train_steps:
         yield (
             "Shares change as the nets learn, the adversarial losses' most: ask again "
             "with --train_steps N, or with --model_file of a run."
         )
-
-
-def share_table(found: "Inspection", how: str) -> List[Sequence[str]]:
-    """Return the lines of norms and shares."""
-    table: List[Sequence[str]] = [
-        ("loss", "norm", "share unbalanced", f"share balanced, {how}")
-    ]
-    for name, norm in found.norms.items():
-        target = f"{found.targets[name]:.3f}"
-        table.append((name, f"{norm:.3g}", f"{found.shares[name]:.3g}", target))
-    return table
-
-
-def cosine_table(found: "Inspection") -> List[Sequence[str]]:
-    """Return the lines of the cosines, each pair once."""
-    names = list(found.norms)
-    table: List[Sequence[str]] = [["cosine", *names[:-1]]]
-    for i, a in enumerate(names[1:], 1):
-        cells = [f"{found.cosine(a, b):.2f}" for b in names[:i]]
-        table.append([a, *cells, *[""] * (len(names) - 1 - i)])
-    return table
 
 
 if __name__ == "__main__":

@@ -9,19 +9,22 @@ there are none, checkpoint.pth, a point for each epoch.
 
 import argparse
 import csv
-import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from balancer.espnet.reports import Run, read_run, rows
+from balancer.bin.command import check_output, run_command
+from balancer.reports.runs import Run, read_run, rows
 
 HEADER = ("run", "step", "stat", "loss", "value")
+SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def get_parser() -> argparse.ArgumentParser:
     """Return the command's parser."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m balancer.bin.plot_stats",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "exp", type=Path, nargs="+", metavar="DIR", help="--output_dir of a training"
@@ -44,28 +47,43 @@ def get_parser() -> argparse.ArgumentParser:
 
 def main(cmd: Optional[Sequence[str]] = None) -> None:
     """Run the command; see `python -m balancer.bin.plot_stats --help`."""
-    args = get_parser().parse_args(cmd)
-    output = args.output or (args.exp[0] if len(args.exp) == 1 else Path()) / (
-        "balance.png"
-    )
-    try:
-        from balancer.espnet.plots import draw
+    run_command(get_parser(), draw_sheet, cmd)
 
-        runs = with_own_names([read_run(folder) for folder in args.exp], args.exp)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        draw(runs).savefig(output, dpi=130)
-    except ValueError as error:
-        sys.exit(f"plot_stats: {error}")
+
+def draw_sheet(options: argparse.Namespace) -> None:
+    """Draw what the command line asks for."""
+    try:
+        from balancer.reports.plots import draw
+
+        runs = with_own_names([read_run(folder) for folder in options.exp], options.exp)
     except ImportError as error:
-        sys.exit(
-            f"plot_stats: {error}: install the extra, `pip install "
-            "'espnet-balancer[plot]'`"
-        )
+        raise ImportError(
+            f"{error}: install the extra, `pip install 'espnet-balancer[plot]'`"
+        ) from error
+    output = picture(options.output, options.exp)
+    check_output(output)
+    draw(runs).savefig(output, dpi=130)
     print(f"The picture is {output}")
-    if args.csv:
-        table = output.with_suffix(".csv")
+    if options.csv:
+        table = check_output(output.with_suffix(".csv"))
         write_csv(runs, table)
         print(f"The values are in {table}")
+
+
+def picture(output: Optional[Path], folders: Sequence[Path]) -> Path:
+    """Return where the picture goes.
+
+    Raises:
+        ValueError: no picture has this suffix.
+    """
+    if output is None:
+        return (folders[0] if len(folders) == 1 else Path()) / "balance.png"
+    if output.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"--output {output} is no picture's name: it must end in "
+            + ", ".join(SUFFIXES)
+        )
+    return output
 
 
 def with_own_names(runs: List[Run], folders: Sequence[Path]) -> List[Run]:

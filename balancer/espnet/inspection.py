@@ -1,185 +1,22 @@
 """The raw gradients of a recipe's losses, measured before it is trained."""
 
 import argparse
-import itertools
-import logging
-import random
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Dict, Iterator, List
 
-import yaml
 from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
-from espnet2.torch_utils.load_pretrained_model import load_pretrained_model
 from espnet2.train.distributed_utils import DistributedOption
 from espnet2.train.gan_trainer import GANTrainer
 from espnet2.train.reporter import Reporter
-from torch import Tensor
 
+from balancer._scales.weights import weights_at
 from balancer.espnet.codec import BalancedGANCodecModel, balanced_names, lambdas_of
-from balancer.espnet.recordings import DataFolder, find, load, longest_chunk, names
-from balancer.espnet.reports import subjects_of
+from balancer.espnet.recipe import Batch
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.loss_balancer import Balancer
-from balancer.options import nearest
-from balancer.schedule import weights_at
-
-Batch = Dict[str, Tensor]
-
-# What ESPnet adds to a configuration when it saves it as config.yaml.
-SAVED_ONLY = ("required", "version", "distributed")
-
-
-@dataclass
-class Inspection:
-    """What was measured, means over the batches.
-
-    Attributes:
-        norms: loss → n_i.
-        shares: loss → n_i / Σ_j n_j, its share if nothing is balanced.
-        targets: loss → w_i / Σ_j w_j, its share if balanced with the recipe's weights,
-            or with equal ones if it has none.
-        cosines: "a, b" → the cosine between two losses' gradients, each pair once.
-        lambdas: the codec's factors of balanced losses that are not 1.
-    """
-
-    norms: Dict[str, float]
-    shares: Dict[str, float]
-    targets: Dict[str, float]
-    cosines: Dict[str, float]
-    lambdas: Dict[str, float]
-
-    def cosine(self, a: str, b: str) -> float:
-        """Return the cosine between two losses' gradients."""
-        pair = f"{a}, {b}"
-        return self.cosines[pair if pair in self.cosines else f"{b}, {a}"]
-
-    def weights(self) -> Dict[str, float]:
-        """Return the weights that keep the shares as they are unbalanced."""
-        return {name: float(f"{share:.4g}") for name, share in self.shares.items()}
-
-    def warnings(self) -> List[str]:
-        """Return what a researcher should look at."""
-        found = []
-        for name, norm in self.norms.items():
-            if norm == 0:
-                found.append(f"{name} has a zero gradient: it trains nothing")
-            elif not norm < float("inf"):
-                found.append(f"{name} has a gradient that is not finite")
-        for name, share in self.shares.items():
-            if share > 0.95:
-                found.append(
-                    f"{name} supplies {share:.2%} of the gradient unbalanced: the "
-                    "other losses hardly train the decoder"
-                )
-        for pair, cosine in self.cosines.items():
-            if cosine < -0.5:
-                found.append(f"{pair} pull against each other: cosine {cosine:.2f}")
-        return found
-
-
-def read_config(path: Path) -> argparse.Namespace:
-    """Return the task's arguments, as a recipe or a training's config.yaml sets them.
-
-    Raises:
-        ValueError: the file has a key that the task does not know.
-    """
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path} is no configuration: it has no keys")
-    parser = BalancedGANCodecTask.get_parser()
-    known = [action.dest for action in parser._actions]
-    for key in settings:
-        if key not in known and key not in SAVED_ONLY:
-            hint = nearest(str(key), known)
-            raise ValueError(f"{path} has the unknown key {key!r}: {hint}")
-    parser.set_defaults(**settings)
-    args: argparse.Namespace = parser.parse_args([])
-    return args
-
-
-def build_model(args: argparse.Namespace) -> ESPnetGANCodecModel:
-    """Return the recipe's model, with its init_param loaded.
-
-    ESPnet's own balancer is left out, since raw gradients are measured.
-    """
-    if args.codec_conf.get("use_loss_balancer"):
-        logging.warning(
-            "codec_conf.use_loss_balancer is left out: the losses are measured without "
-            "a balancer"
-        )
-        args.codec_conf["use_loss_balancer"] = False
-    model = BalancedGANCodecTask.build_model(args)
-    model.to(device_of(args))
-    for path in args.init_param:
-        load_pretrained_model(
-            path, model, args.ignore_init_mismatch, map_location=device_of(args)
-        )
-    return model
-
-
-def device_of(args: argparse.Namespace) -> str:
-    """Return where ESPnet's trainer would train."""
-    return "cuda" if args.ngpu > 0 else "cpu"
-
-
-def use_recordings(
-    args: argparse.Namespace, recordings: Path, folder: Path, rate: int, most: int
-) -> None:
-    """Make a folder of recordings the training data of `args`.
-
-    Args:
-        folder: where an ESPnet data folder is made.
-        rate: of the codec, in Hz; other recordings are resampled.
-        most: so many recordings at most are used, chosen at random.
-
-    Raises:
-        ValueError: no recording can be used.
-    """
-    found = list(names(find(recordings), recordings).items())
-    random.Random(args.seed).shuffle(found)
-    data = DataFolder(folder, rate)
-    for name, path in found:
-        # ESPnet leaves out what is not longer than a chunk.
-        wave = load(path, rate, min_samples=longest_chunk(args.chunk_length) + 1)
-        if wave is not None:
-            data.add(name, wave)
-        if len(data.paths) == most:
-            break
-    data.close()
-    args.train_data_path_and_name_and_type = [
-        (f"{folder}/wav.scp", "audio", "sound"),
-    ]
-    args.train_shape_file = [f"{folder}/utt2num_samples"]
-
-
-def batches(args: argparse.Namespace) -> Iterator[Batch]:
-    """Yield training batches as ESPnet's trainer gets them, without an end.
-
-    Raises:
-        ValueError: the configuration names no data, or the data give no batch.
-    """
-    if not args.train_data_path_and_name_and_type:
-        raise ValueError(
-            "the configuration names no training data: give a folder of recordings "
-            "with --wav_dir"
-        )
-    args.num_workers = 0
-    factory = BalancedGANCodecTask.build_iter_factory(
-        args, DistributedOption(), mode="train"
-    )
-    for epoch in itertools.count(1):
-        count = 0
-        for count, (_, batch) in enumerate(factory.build_iter(epoch), 1):
-            yield batch
-        if not count:
-            raise ValueError(
-                f"the recordings do not fill one batch of batch_size {args.batch_size} "
-                f"(iterator_type {args.iterator_type}, chunk_length "
-                f"{args.chunk_length}): more or longer ones are needed"
-            )
+from balancer.reports.inspection import Inspection
+from balancer.reports.runs import subjects_of
 
 
 def train(

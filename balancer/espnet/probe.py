@@ -6,8 +6,8 @@ from typing import Any, List, Mapping, Optional
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from balancer.options import read_section
-from balancer.probe import GradientProbe
+from balancer._scales.sections import read_section
+from balancer.quantities.probe import GradientProbe
 
 # What makes the waveform, by the name that a generator of ESPnet's gives it: those of
 # the joint models, that of JETS (whose decoder makes features), and all others.

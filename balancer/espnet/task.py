@@ -12,13 +12,13 @@ from espnet2.tasks.gan_codec import GANCodecTask
 from espnet2.train.abs_gan_espnet_model import AbsGANESPnetModel
 from espnet2.train.class_choices import ClassChoices
 
-from balancer.distributed import is_first_rank
+from balancer._norms.ranks import is_first_rank
 from balancer.espnet.codec import BalancedGANCodecModel
-from balancer.espnet.layout import write_layout
 from balancer.espnet.losses import read_losses
 from balancer.espnet.model import BalancedGANModel, net_of
 from balancer.espnet.probe import probe_of
 from balancer.loss_balancer import Balancer
+from balancer.reports.custom_scalars import write_layout
 
 balancer_choices = ClassChoices(
     "balancer", classes=dict(grad_norm=Balancer), default=None, optional=True

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.hooks import RemovableHandle
 
-from balancer.precision import float32_at_least
+from balancer._gradients.precision import float32_at_least
 
 # A logarithm stands in them, whose floor of 1e-10 is zero in float16.
 IN_FLOAT32 = ("mel_loss",)

@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
 """Train a small GAN codec with Accelerate, with the loss balancer."""
 
+import sys
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import set_seed
-from small_codec import (
-    Codec,
-    Discriminator,
-    Segments,
-    discriminator_loss,
-    generator_losses,
-    read_options,
-)
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from balancer import Balancer
+
+# What several recipes share.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+
+from small_codec import (  # noqa: E402
+    Codec,
+    Discriminator,
+    discriminator_loss,
+    generator_losses,
+)
+from small_training import Segments, read_options  # noqa: E402
 
 
 class Training:

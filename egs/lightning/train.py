@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
 """Train a small GAN codec with Lightning, with the loss balancer."""
 
+import sys
 from pathlib import Path
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from small_codec import (
-    Codec,
-    Discriminator,
-    Segments,
-    discriminator_loss,
-    generator_losses,
-    read_options,
-)
 from torch.utils.data import DataLoader, DistributedSampler
 
 from balancer import Balancer
+
+# What several recipes share.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+
+from small_codec import (  # noqa: E402
+    Codec,
+    Discriminator,
+    discriminator_loss,
+    generator_losses,
+)
+from small_training import Segments, read_options  # noqa: E402
 
 
 class GANCodec(lightning.LightningModule):

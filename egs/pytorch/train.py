@@ -2,24 +2,28 @@
 """Train a small GAN codec in a plain PyTorch loop, with the loss balancer."""
 
 import os
+import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from small_codec import (
-    Codec,
-    Discriminator,
-    Segments,
-    discriminator_loss,
-    generator_losses,
-    read_options,
-)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from balancer import Balancer
+
+# What several recipes share.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+
+from small_codec import (  # noqa: E402
+    Codec,
+    Discriminator,
+    discriminator_loss,
+    generator_losses,
+)
+from small_training import Segments, read_options  # noqa: E402
 
 # torchrun sets these.
 RANK, RANKS, LOCAL_RANK = (

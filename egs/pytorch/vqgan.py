@@ -9,16 +9,21 @@ what share of the gradient the adversarial loss had, at that layer and at the ou
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
-from small_codec.generator import ResidualQuantizer
 from torch import nn
 from torch.nn import functional as F
 from tqdm import trange
 
 from balancer import Balancer
+
+# What several recipes share.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+
+from small_codec.generator import ResidualQuantizer  # noqa: E402
 
 DELTA = 1e-6  # the paper's, against a division by zero
 PLACES = "output", "last layer"

@@ -1,6 +1,8 @@
 """The command as a user types it, and what it measures."""
 
 import itertools
+import os
+import re
 
 import numpy as np
 import pytest
@@ -8,18 +10,19 @@ import soundfile
 import torch
 import yaml
 from espnet2.torch_utils.set_all_random_seed import set_all_random_seed
-from mini_recipe import recipe
+from mini_recipe import recipe as mini
 from reference_turn import generate, output_losses
 
 from balancer.bin.inspect import main
-from balancer.espnet import inspection
+from balancer.espnet import inspection, recipe
+from balancer.reports.inspection import Inspection
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
 
 
 def write(path, data=None, balancer=False, **codec_conf):
     """A stock recipe, of ESPnet's own keys alone, or a balanced one."""
-    config = recipe("soundstream")
+    config = mini("soundstream")
     config["codec_conf"].update(codec_conf)
     if not balancer:
         config = {k: value for k, value in config.items() if "balancer" not in k}
@@ -33,9 +36,9 @@ def write(path, data=None, balancer=False, **codec_conf):
 
 def start(config):
     """The model and the batches that the command has."""
-    args = inspection.read_config(config)
+    args = recipe.read_config(config)
     set_all_random_seed(args.seed)
-    return args, inspection.build_model(args), inspection.batches(args)
+    return args, recipe.build_model(args), recipe.batches(args)
 
 
 def norms_by_hand(model, batch):
@@ -159,13 +162,12 @@ def test_a_trainings_own_config_and_model(trained, capsys):
         built.state_dict()["codec.generator.decoder.model.0.conv.conv.bias"],
         torch.load(model)["codec.generator.decoder.model.0.conv.conv.bias"],
     )
-    args.init_param = [str(model)]
-    loaded = inspection.build_model(args).state_dict()
+    loaded = recipe.build_model(args, model).state_dict()
     assert all(torch.equal(loaded[key], v) for key, v in torch.load(model).items())
 
 
 def test_pairs_that_oppose_and_gradients_that_are_not_finite():
-    found = inspection.Inspection(
+    found = Inspection(
         norms={"a": 1.0, "b": float("nan")},
         shares={"a": 0.94, "b": 0.06},
         targets={"a": 0.5, "b": 0.5},
@@ -180,6 +182,96 @@ def test_pairs_that_oppose_and_gradients_that_are_not_finite():
     assert found.warnings() == []
 
 
+def test_what_was_trained_is_inspected(trained, tmp_path, monkeypatch, capsys):
+    """Not the file that config.yaml names as the one that the training began with."""
+    config = yaml.safe_load((trained / "config.yaml").read_text())
+    started_with = tmp_path / "recipe.yaml"
+    started_with.write_text("balancer_conf: {weights: {adv: 99}}\nlambda_mell: 1\n")
+    config["config"] = str(started_with)
+    config["balancer_conf"]["weights"]["adv"] = 0.5
+    config["codec_conf"]["lambda_mel"] = 7.0
+    saved = tmp_path / "config.yaml"
+    saved.write_text(yaml.safe_dump(config))
+    monkeypatch.chdir(tmp_path.parent)
+    main([str(saved), "--steps", "1"])
+    text = capsys.readouterr().out
+    targets = {name: row[2] for name, row in printed_rows(text).items()}
+    assert targets["adv"] == pytest.approx(0.5 / 5.6, abs=5e-4)
+    assert "lambda_mel: 7" in text
+    saved.write_text(yaml.safe_dump({**config, "balancer": "none", "config": "gone"}))
+    main([str(saved), "--steps", "1"])
+    text = capsys.readouterr().out
+    assert "all alike" in text
+    assert {row[2] for row in printed_rows(text).values()} == {0.2}
+
+
+class Hostile:
+    """Runs a program when it is read."""
+
+    def __init__(self, victim):
+        self.victim = victim
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.victim),)
+
+
+def refused(capsys, *command):
+    """What the command says, in one line, as it ends with status 2."""
+    with pytest.raises(SystemExit) as end:
+        main([str(part) for part in command])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return said.splitlines()[-1]
+
+
+def test_hostile_files_run_nothing(data, tmp_path, capsys):
+    victim = tmp_path / "owned"
+    config = write(tmp_path / "c.yaml", data)
+    model = tmp_path / "model.pth"
+    torch.save({"codec": Hostile(victim)}, model)
+    assert "model.pth is refused" in refused(capsys, config, "--model_file", model)
+    fine = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump({**fine, "init_param": [f"{model}:a:b"]}))
+    assert "model.pth is refused" in refused(capsys, config)
+
+    scp = tmp_path / "wav.scp"
+    scp.write_text(f"utt0 touch {victim}; cat {data}/utt0.wav |\n")
+    for path in (scp, f"touch {victim}; cat {scp} |"):
+        kinds = [[str(path), "audio", "kaldi_ark"]]
+        changed = {**fine, "train_data_path_and_name_and_type": kinds}
+        config.write_text(yaml.safe_dump(changed))
+        assert "--wav_dir" in refused(capsys, config)
+    config.write_text(f"codec: !!python/object/apply:os.mkdir ['{victim}']\n")
+    assert "c.yaml is no YAML: line 1" in refused(capsys, config)
+    assert not victim.exists()
+
+
+def test_a_models_file_that_does_not_fit(trained, tmp_path, capsys):
+    config, model = trained / "config.yaml", tmp_path / "model.pth"
+    weights = torch.load(trained / "latest.pth")
+    name = next(iter(weights))
+    for changed, message in [
+        ({**weights, "other": torch.zeros(1)}, "other is not in the model. Give"),
+        ({key: weights[key] for key in weights if key != name}, f"lacks {name}. Give"),
+        ({**weights, name: torch.zeros(99)}, r"has the shape \[99\], not"),
+        ({"a": torch.zeros(1)}, "and [0-9]+ more do not fit"),
+        ({**weights, name: 1}, f"{name!r} is no tensor"),
+    ]:
+        torch.save(changed, model)
+        said = refused(capsys, config, "--model_file", model)
+        assert re.search(message, said), said
+    checkpoint = trained / "checkpoint.pth"
+    said = refused(capsys, config, "--model_file", checkpoint)
+    assert "checkpoint of a whole training: give the file of a model" in said
+    changed = yaml.safe_load(config.read_text())
+    torch.save({"a": torch.zeros(1)}, model)
+    (tmp_path / "c.yaml").write_text(
+        yaml.safe_dump({**changed, "init_param": [str(model)]})
+    )
+    assert "init_param" in refused(capsys, tmp_path / "c.yaml")
+
+
 @pytest.mark.parametrize(
     "key, options, message",
     [
@@ -187,18 +279,37 @@ def test_pairs_that_oppose_and_gradients_that_are_not_finite():
         ({"chunk_lenght": 1}, [], "unknown key 'chunk_lenght'.*'chunk_length'"),
         ({"batch_size": 99}, ["--wav_dir", "data"], "one batch of batch_size 99"),
         ({}, ["--wav_dir", "empty"], "No .flac, .ogg, .wav file in"),
-        ({"chunk_length": 99999}, ["--wav_dir", "data"], "longer ones are needed"),
+        (
+            {"chunk_length": 99999},
+            ["--wav_dir", "data"],
+            "^inspect: data has no usable",
+        ),
+        ({}, ["--wav_dir", "none"], "none is no folder"),
         ({"balancer": "grad_norm", "balancer_conf": {"wieghts": 1}}, [], "'weights'"),
+        (
+            {"codec_conf": {"lambda_mell": 1}},
+            [],
+            "codec_conf.lambda_mell.*'lambda_mel'",
+        ),
+        ({"codec_conf": {"lambda_mel": "x"}}, [], 'wrong value: .*"lambda_mel"'),
+        ({"codec_conf": {"generator_params": {"a": 1}}}, [], "wrong value: .*'a'"),
+        ({"codec_conf": [1]}, [], "codec_conf of c.yaml is no section"),
+        ({"batch_size": "x"}, [], "^inspect: c.yaml: .*--batch_size"),
+        ({"codec": "wave"}, [], "must be one of .*'soundstream'"),
+        ({}, ["--model_file", "c.yaml"], "c.yaml (is refused|cannot be read)"),
+        ({}, ["--model_file", "none.pth"], "none.pth is missing"),
     ],
 )
-def test_refusals_are_one_line(key, options, message, data, tmp_path, monkeypatch):
+def test_refusals_are_one_line(
+    key, options, message, data, tmp_path, monkeypatch, capsys
+):
     (tmp_path / "empty").mkdir()
     (tmp_path / "data").symlink_to(data)
     config = write(tmp_path / "c.yaml")
     config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **key}))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match=f"^inspect: .*{message}"):
-        main(["c.yaml", *options])
+    said = refused(capsys, "c.yaml", *options)
+    assert said.startswith("inspect: ") and re.search(message, said), said
 
 
 def test_bad_options(capsys):
@@ -208,5 +319,6 @@ def test_bad_options(capsys):
     with pytest.raises(SystemExit):
         main(["c.yaml", "--train_steps", "-1"])
     assert "must be at least 0, but is -1" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="inspect: .*No such file.*c.yaml"):
-        main(["c.yaml"])
+    assert "c.yaml cannot be read: No such file" in refused(capsys, "c.yaml")
+    if not torch.cuda.is_available():
+        assert "--ngpu 1 needs a GPU" in refused(capsys, "c.yaml", "--ngpu", 1)

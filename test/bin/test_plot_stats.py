@@ -2,15 +2,18 @@
 
 import csv
 import os
+import pickle
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+import torch
 from matplotlib.image import imread
 
 from balancer.bin.plot_stats import main
-from balancer.espnet.reports import read_run, rows
+from balancer.reports.runs import read_run, rows
 
 
 def test_draws_beside_the_training_without_a_display(trained, tmp_path):
@@ -43,10 +46,55 @@ def test_compares_trainings_of_the_same_name(trained, tmp_path, monkeypatch, cap
     assert "<svg" in (tmp_path / "deep" / "a.svg").read_text()
 
 
-def test_refusals_are_one_line(trained, tmp_path):
-    with pytest.raises(SystemExit, match="^plot_stats: .*none has no config.yaml"):
-        main([str(tmp_path / "none")])
-    with pytest.raises(SystemExit, match="^plot_stats: 6 trainings .*at most 5"):
-        main([str(trained)] * 6 + ["--output", str(tmp_path / "a.png")])
-    with pytest.raises(SystemExit, match="^plot_stats: .*'tif2'.*png"):
-        main([str(trained), "--output", str(tmp_path / "a.tif2")])
+def refused(capsys, *command):
+    """What the command says, in one line, as it ends with status 2."""
+    with pytest.raises(SystemExit) as end:
+        main([str(part) for part in command])
+    assert end.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    return said
+
+
+def test_refusals_are_one_line(trained, tmp_path, capsys):
+    for options, message in [
+        ([tmp_path / "none"], "none has no config.yaml"),
+        ([trained] * 6, "plot_stats: 6 trainings .* at most 5"),
+        ([trained, "--output", tmp_path / "b"], "b is no picture.*end in .png, .pdf"),
+        ([trained, "--output", tmp_path / "a.tif"], "a.tif is no picture"),
+        ([trained, "--output", "/dev/null/a.png"], "^plot_stats: /dev/null"),
+    ]:
+        assert re.search(message, refused(capsys, *options))
+    (tmp_path / "a.png").mkdir()
+    said = refused(capsys, trained, "--output", tmp_path / "a.png")
+    assert "a.png is a folder" in said
+
+
+def test_files_that_are_broken_or_hostile(trained, tmp_path, capsys):
+    """A sentence for each, and nothing is run that stands in them."""
+    folder = shutil.copytree(trained, tmp_path / "exp")
+    config, checkpoint = folder / "config.yaml", folder / "checkpoint.pth"
+    (events,) = (folder / "tensorboard" / "train").glob("events*[0-9]")
+    victim = tmp_path / "owned"
+
+    class Hostile:
+        def __reduce__(self):
+            return os.mkdir, (str(victim),)
+
+    events.write_bytes(pickle.dumps(Hostile()))
+    whole = checkpoint.read_bytes()
+    checkpoint.write_bytes(whole[:50000])
+    assert "checkpoint.pth cannot be read: it is cut off" in refused(capsys, folder)
+    torch.save({"reporter": Hostile()}, checkpoint)
+    assert "checkpoint.pth is refused: it holds " in refused(capsys, folder)
+    torch.save({"reporter": 1}, checkpoint)
+    assert "checkpoint.pth is no checkpoint of ESPnet's" in refused(capsys, folder)
+    for text, message in [
+        ("", "it has no keys"),
+        ("a: [", "is no YAML: line 1"),
+        (f"a: !!python/object/apply:os.mkdir ['{victim}']", "is no YAML: line 1"),
+        ("balancer_conf: 3", "is no section"),
+    ]:
+        config.write_text(text)
+        said = refused(capsys, folder)
+        assert "config.yaml" in said and message in said
+    assert not victim.exists()

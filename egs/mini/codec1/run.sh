@@ -27,8 +27,8 @@ Usage: run.sh [--codec soundstream|encodec|dac|funcodec] [options]
 TEXT
 }
 
-# shellcheck source=egs/codec_stages.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../../codec_stages.sh"
+# shellcheck source=egs/shared/codec_stages.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../../shared/codec_stages.sh"
 
 codec=soundstream config='' stage=1 stop_stage=4 wav_dir='' synthetic=false
 data_dir='' exp_dir='' tag='' ngpu=0 num_processes=1 train_args=''
@@ -51,12 +51,12 @@ if within 1; then
     say "Stage 1: data"
     if [ "$synthetic" = true ]; then
         wav_dir=$data_dir/synthetic
-        python local/synthesize.py "$wav_dir"
+        python "$shared/synthesize.py" "$wav_dir"
     elif [ -z "$wav_dir" ]; then
         wav_dir=downloads
-        python local/fetch_speech.py "$wav_dir"
+        python "$shared/fetch_speech.py" "$wav_dir"
     fi
-    python local/prepare_data.py "$wav_dir" "$data_dir" "$config"
+    python "$shared/prepare_data.py" "$wav_dir" "$data_dir" "$config"
 fi
 
 if within 2; then

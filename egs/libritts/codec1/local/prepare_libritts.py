@@ -20,7 +20,7 @@ import soundfile
 import yaml
 from tqdm import tqdm
 
-from balancer.espnet.recordings import DataFolder, find, load, longest_chunk, names
+from balancer.reports.recordings import DataFolder, find, load, longest_chunk, names
 
 LIBRITTS = {
     "train": ["train-clean-100", "train-clean-360", "train-other-500"],

@@ -1,0 +1,1 @@
+"""What a call is given, checked, and what it gives back."""

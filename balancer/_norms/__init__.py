@@ -1,0 +1,1 @@
+"""Gradients to norms: over batch items, over ranks, and over time."""

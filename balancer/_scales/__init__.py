@@ -1,0 +1,1 @@
+"""Norms to scales: options, weights, what is remembered, and the rule."""

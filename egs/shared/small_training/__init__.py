@@ -1,0 +1,6 @@
+"""What the recipes of the trainers share around their loops: options and speech."""
+
+from small_training.options import read_options
+from small_training.speech import Segments
+
+__all__ = ["Segments", "read_options"]
