@@ -18,8 +18,11 @@ from torchmetrics.functional.audio.stoi import (
     short_time_objective_intelligibility as stoi,
 )
 
-from balancer.espnet.codec import BalancedGANCodecModel, generate, output_losses
+from balancer.espnet.codec import BalancedGANCodecModel
+from balancer.espnet.losses import losses_of
 from balancer.espnet.task import BalancedGANCodecTask
+from balancer.espnet.turn import WatchedTurn
+from balancer.reports.files import plain_data_only, read_checkpoint
 
 RATE = 16000  # Hz
 CHUNK = 3200  # samples of an item that shares are measured on
@@ -35,6 +38,7 @@ def read(data: Path, part: str) -> List[Tensor]:
     ]
 
 
+@plain_data_only()
 def distances(folder: Path, data: Path) -> Dict[str, float]:
     """Return the means over the held-out recordings, decoded by ESPnet's inference.
 
@@ -63,6 +67,7 @@ def distances(folder: Path, data: Path) -> Dict[str, float]:
     return {**means, "codes": len(codes)}
 
 
+@plain_data_only()
 def shares(folder: Path, data: Path) -> Dict[str, Dict[str, float]]:
     """Return each loss's share of the gradient at the output and in the decoder.
 
@@ -72,7 +77,7 @@ def shares(folder: Path, data: Path) -> Dict[str, Dict[str, float]]:
     model, _ = BalancedGANCodecTask.build_model_from_file(
         folder / "config.yaml", folder / "latest.pth"
     )
-    saved = torch.load(folder / "checkpoint.pth", weights_only=False)
+    saved = read_checkpoint(folder / "checkpoint.pth")
     if isinstance(model, BalancedGANCodecModel):
         model.balancer.load_state_dict(saved["optimizers"][0]["balancer"])
     model.train()
@@ -98,10 +103,10 @@ def shares(folder: Path, data: Path) -> Dict[str, Dict[str, float]]:
 def strengths(model: Any, audio: Tensor) -> Dict[str, Dict[str, float]]:
     """Return place → loss → norm of its scaled gradient there, for audio [B, T]."""
     codec = model.codec
-    audio = audio.unsqueeze(1)
-    audio_hat, _, _, audio_hat_real = generate(codec, audio)
-    losses = output_losses(codec, audio, audio_hat, audio_hat_real)
-    outputs = [x for x in (audio_hat, audio_hat_real) if x is not None]
+    codec.loss_balancer = None  # ESPnet's, which would take the losses' gradients
+    with WatchedTurn(codec, losses_of(codec)) as turn:
+        loss = codec(audio=audio)["loss"]
+    losses, outputs = turn.split(loss)[0], turn.outputs
     weights = [p for p in codec.generator.decoder.parameters() if p.requires_grad]
     norms: Dict[str, Dict[str, float]] = {"output": {}, "decoder": {}}
     for name, loss in losses.items():
