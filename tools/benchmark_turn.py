@@ -10,7 +10,8 @@ import yaml
 from espnet2.tasks.gan_codec import codec_choices
 from torch import Tensor
 
-from balancer.espnet.codec import generate, output_losses
+from balancer.espnet.losses import losses_of
+from balancer.espnet.turn import WatchedTurn
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,10 +41,10 @@ class Turn:
         random.seed(0)
         self.codec = codec_choices.get_class(codec)(**_codec_conf(codec, size))
         self.codec.to(device).train()
-        self.audio = 0.1 * torch.randn(batch, 1, length, device=device)
+        self.audio = 0.1 * torch.randn(batch, length, device=device)
         self.device = device
         with torch.no_grad():  # codebooks are made from the first batch
-            generate(self.codec, self.audio)
+            self.codec(audio=self.audio)
         self._state = {k: v.clone() for k, v in self.codec.state_dict().items()}
 
     def restart(self) -> None:
@@ -59,11 +60,10 @@ class Turn:
 
     def forward(self) -> Outputs:
         """Run the generator, the discriminator and the losses."""
-        codec = self.codec
-        y, commit, quantization, y_real = generate(codec, self.audio)
-        losses = output_losses(codec, self.audio, y, y_real)
-        other = commit * codec.lambda_commit + quantization * codec.lambda_quantization
-        return Outputs(losses, y, other.sum())
+        with WatchedTurn(self.codec, losses_of(self.codec)) as turn:
+            loss = self.codec(audio=self.audio)["loss"]
+        losses, other = turn.split(loss)
+        return Outputs(losses, turn.outputs[0], other.sum())
 
     def generator(self) -> List[Tensor]:
         """Return the generator's parameters."""

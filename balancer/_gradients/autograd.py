@@ -26,7 +26,7 @@ _WAYS_OUT = {
         "or keep the graph there (retain_graph=True; of a balancer input_only=False)"
     ),
     "modified by an inplace operation": (
-        "a tensor of its graph was changed in place before its gradient was taken, as "
+        "a tensor in their graph was changed in place before a gradient was taken, as "
         "an optimizer's step changes the parameters. A call that holds its averages "
         "takes the gradients in the trainer's backward: run that before the "
         "discriminator's step, or set update_every=1"

@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 Edge = Tuple[Any, int]
 
@@ -131,9 +131,8 @@ class LossGraph:
         return (
             f"loss {name!r} has a gradient, but not with respect to `input`: it was "
             "computed from a detached tensor (compute it from `input` without detach() "
-            "and outside torch.no_grad()), or `input` is a leaf that was changed in "
-            "place or a tensor subclass that hides its graph (pass y = y.view_as(y) "
-            "to the losses and to the balancer)"
+            "and outside torch.no_grad()), or `input` was changed in place after the "
+            "loss was computed"
         )
 
 
@@ -146,8 +145,14 @@ def is_float16(inputs: Sequence[Tensor]) -> bool:
     )
 
 
+def edge_of(tensor: Tensor) -> GradientEdge:
+    """Return where a tensor's gradient goes, of a leaf that is a subclass too."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return get_gradient_edge(tensor)
+
+
 def _edge(tensor: Tensor) -> Edge:
-    edge = get_gradient_edge(tensor)
+    edge = edge_of(tensor)
     return edge.node, edge.output_nr
 
 

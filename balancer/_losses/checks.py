@@ -122,6 +122,19 @@ def check_inputs(
     return inputs
 
 
+def check_surroundings() -> None:
+    """Raise RuntimeError within torch.utils.checkpoint, which would run the call twice.
+
+    Its second run, in the backward, would measure once more or find no graph.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if hooks and hooks[0].__module__ == "torch.utils.checkpoint":
+        raise RuntimeError(
+            "the balancer was called inside of torch.utils.checkpoint, which would run "
+            "the call twice: call it outside, on what the checkpointed part returns"
+        )
+
+
 def check_requires_grad(inputs: Sequence[Tensor]) -> None:
     """Raise ValueError if a gradient cannot be taken for an input."""
     for i, tensor in enumerate(inputs):

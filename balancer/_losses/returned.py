@@ -10,11 +10,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
 
 from balancer._gradients.autograd import Gradients, explained, no_hooks
 from balancer._gradients.float16 import divided, power_of_held
-from balancer._gradients.graph import LossGraph
+from balancer._gradients.graph import LossGraph, edge_of
 from balancer._gradients.precision import float32_at_least
 
 # What a float16 number is off by at most, as long as it is none of the smallest.
@@ -144,7 +143,7 @@ class _Held:
         self.names = list(graph.losses)
         self.losses = list(graph.losses.values())
         self.inputs = list(graph.inputs)
-        self.edges = [get_gradient_edge(tensor) for tensor in self.inputs]
+        self.edges = [edge_of(tensor) for tensor in self.inputs]
         self.scales, self.powers, self.half = scales, powers, half
 
     def values(self) -> Tuple[Tensor, ...]:

@@ -1,23 +1,26 @@
-"""The probe of an ESPnet codec, from a recipe's section."""
+"""The probe of an ESPnet model, from a recipe's section."""
 
 import difflib
 from typing import Any, List, Mapping, Optional
 
-from espnet2.gan_codec.abs_gan_codec import AbsGANCodec
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from balancer._scales.sections import read_section
 from balancer.quantities.probe import GradientProbe
 
+# What makes the waveform, by the name that a generator of ESPnet's gives it: those of
+# the joint models, that of JETS (whose decoder makes features), and all others.
+WAVEFORM_DECODERS = ("vocoder", "generator", "decoder")
 
-def codec_probe(codec: AbsGANCodec, section: Mapping[str, Any]) -> GradientProbe:
+
+def probe_of(net: nn.Module, section: Mapping[str, Any]) -> GradientProbe:
     """Return the probe that `balancer_conf.probe` describes.
 
     Args:
-        codec: a codec of ESPnet's codec_choices.
+        net: a codec, TTS or singing module of ESPnet.
         section: `quantities` and `every`, as GradientProbe has them, and `layer`, the
-            name of a module in the codec; by default the decoder's last convolution.
+            name of a module in the net; by default the decoder's last convolution.
 
     Raises:
         ValueError: no section, an unknown key or layer (the nearest known ones are
@@ -29,29 +32,35 @@ def codec_probe(codec: AbsGANCodec, section: Mapping[str, Any]) -> GradientProbe
             f"{section!r}"
         )
     options = read_section(GradientProbe, section, "probe")
-    return GradientProbe(_layer(codec, options.pop("layer", None)), **options)
+    return GradientProbe(_layer(net, options.pop("layer", None)), **options)
 
 
-def _layer(codec: AbsGANCodec, name: Optional[str]) -> nn.Module:
-    convolutions = decoder_convolutions(codec)
+def _layer(net: nn.Module, name: Optional[str]) -> nn.Module:
+    convolutions = decoder_convolutions(net)
     if name is None:
         name = convolutions[-1]
-    modules = dict(codec.named_modules())
+    modules = dict(net.named_modules())
     if name not in modules:
         near = difflib.get_close_matches(str(name), modules, n=3)
         raise ValueError(
             f"balancer_conf.probe.layer names {name!r}, which is no module of this "
-            f"{type(codec).__name__}: "
+            f"{type(net).__name__}: "
             + (f"near are {near}" if near else f"its decoder has {convolutions}")
         )
     module: nn.Module = modules[name]
     return module
 
 
-def decoder_convolutions(codec: AbsGANCodec) -> List[str]:
-    """Return the names in the codec of its decoder's convolutions, in its order."""
+def decoder_convolutions(net: nn.Module) -> List[str]:
+    """Return the names in a net of its waveform decoder's convolutions, in order.
+
+    HiFi-GAN registers the convolution of its global conditioning last, though it runs
+    first.
+    """
+    parts = [name for name, _ in net.get_submodule("generator").named_children()]
+    decoder = next(f"generator.{name}" for name in WAVEFORM_DECODERS if name in parts)
     return [
-        f"generator.decoder.{name}"
-        for name, module in codec.generator.decoder.named_modules()
-        if isinstance(module, _ConvNd)
+        f"{decoder}.{name}"
+        for name, module in net.get_submodule(decoder).named_modules()
+        if isinstance(module, _ConvNd) and name != "global_conv"
     ]

@@ -1,17 +1,22 @@
-"""ESPnet's GAN-codec task with `--balancer` and `--balancer_conf`."""
+"""ESPnet's GAN tasks with `--balancer` and `--balancer_conf`; here that of codecs."""
 
 import argparse
+from abc import abstractmethod
 from pathlib import Path
-from typing import List
+from typing import List, Mapping, Optional
 
 import torch
 from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
+from espnet2.tasks.abs_task import AbsTask
 from espnet2.tasks.gan_codec import GANCodecTask
+from espnet2.train.abs_gan_espnet_model import AbsGANESPnetModel
 from espnet2.train.class_choices import ClassChoices
 
 from balancer._norms.ranks import is_first_rank
-from balancer.espnet.codec import BalancedGANCodecModel, balanced_names
-from balancer.espnet.probe import codec_probe
+from balancer.espnet.codec import BalancedGANCodecModel
+from balancer.espnet.losses import read_losses
+from balancer.espnet.model import BalancedGANModel, net_of
+from balancer.espnet.probe import probe_of
 from balancer.loss_balancer import Balancer
 from balancer.reports.custom_scalars import write_layout
 
@@ -20,14 +25,13 @@ balancer_choices = ClassChoices(
 )
 
 
-class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
-    """ESPnet's GAN-codec task; with `balancer: none` it is that task to the bit.
+class BalancedGANTask(AbsTask):  # type: ignore[misc]
+    """One of ESPnet's GAN tasks; with `balancer: none` it is that task to the bit.
 
-    The trainer is ESPnet's GANTrainer. The averages travel in checkpoint.pth with the
-    generator's optimizer.
+    It stands before ESPnet's own class among the bases of a task. The trainer is
+    ESPnet's GANTrainer. The averages travel in checkpoint.pth with the generator's
+    optimizer.
     """
-
-    class_choices_list = [*GANCodecTask.class_choices_list, balancer_choices]
 
     @classmethod
     def main_worker(cls, args: argparse.Namespace) -> None:
@@ -39,33 +43,46 @@ class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
         if args.balancer is not None and args.ngpu > 1 and not args.distributed:
             raise ValueError(
                 f"--ngpu {args.ngpu} in one process is torch.nn.DataParallel, whose "
-                "threads would each measure a part of the batch: leave "
-                "--multiprocessing_distributed true, and each GPU gets a process"
+                "threads would each measure a part of the batch: set "
+                "--multiprocessing_distributed true, and each GPU gets a process "
+                "(ESPnet's default is false)"
             )
         super().main_worker(args)
 
     @classmethod
-    def build_model(cls, args: argparse.Namespace) -> ESPnetGANCodecModel:
+    def build_model(cls, args: argparse.Namespace) -> AbsGANESPnetModel:
         """Return ESPnet's model, balanced if `--balancer` says so.
 
         Raises:
             ValueError: `--balancer_conf` has an unknown key or a bad value, or does
-                not fit the codec.
+                not fit the model.
         """
         model = super().build_model(args)
         balancer_class = balancer_choices.get_class(args.balancer)
         if balancer_class is None:
             return model
-        section = dict(args.balancer_conf or {})
-        probe = section.pop("probe", None)
+        section, net = dict(args.balancer_conf or {}), net_of(model)
+        probe, losses = section.pop("probe", None), section.pop("losses", None)
         balancer = balancer_class.from_config(section)
+        if losses is not None:
+            losses = read_losses(net, losses)
         if probe is not None:
-            balancer.probe = codec_probe(model.codec, probe)
-        return BalancedGANCodecModel(model.codec, balancer)
+            balancer.probe = probe_of(net, probe)
+        return cls.balanced(model, balancer, losses)
+
+    @classmethod
+    @abstractmethod
+    def balanced(
+        cls,
+        model: AbsGANESPnetModel,
+        balancer: Balancer,
+        losses: Optional[Mapping[str, str]],
+    ) -> BalancedGANModel:
+        """Return a balanced model of this task's from ESPnet's."""
 
     @classmethod
     def build_optimizers(
-        cls, args: argparse.Namespace, model: ESPnetGANCodecModel
+        cls, args: argparse.Namespace, model: AbsGANESPnetModel
     ) -> List[torch.optim.Optimizer]:
         """Return ESPnet's optimizers; the averages are saved with the generator's.
 
@@ -73,15 +90,31 @@ class BalancedGANCodecTask(GANCodecTask):  # type: ignore[misc]
         TensorBoard is to show of this model is written here too.
         """
         optimizers: List[torch.optim.Optimizer] = super().build_optimizers(args, model)
-        if isinstance(model, BalancedGANCodecModel):
+        if isinstance(model, BalancedGANModel):
             model.balancer.checkpoint_with(optimizers[0])
             if uses_tensorboard(args):
                 write_layout(
                     Path(args.output_dir) / "tensorboard" / "train",
-                    balanced_names(model.codec),
+                    list(model.losses),
                     model.balancer,
                 )
         return optimizers
+
+
+class BalancedGANCodecTask(BalancedGANTask, GANCodecTask):  # type: ignore[misc]
+    """ESPnet's GAN-codec task; with `balancer: none` it is that task to the bit."""
+
+    class_choices_list = [*GANCodecTask.class_choices_list, balancer_choices]
+
+    @classmethod
+    def balanced(
+        cls,
+        model: ESPnetGANCodecModel,
+        balancer: Balancer,
+        losses: Optional[Mapping[str, str]],
+    ) -> BalancedGANCodecModel:
+        """Return a balanced model from ESPnet's."""
+        return BalancedGANCodecModel(model.codec, balancer, losses)
 
 
 def uses_tensorboard(args: argparse.Namespace) -> bool:

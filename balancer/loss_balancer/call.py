@@ -77,7 +77,8 @@ def _measure(
         probed = probe.measure(
             gradients, graph.inputs, found.norms, options.process_group
         )
-        state = state.with_probed(probed)
+        if probed is not None:
+            state = state.with_probed(probed)
 
     # norms → norms over time → scales
     averages = state.averages.updated(found.norms)

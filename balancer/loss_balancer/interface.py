@@ -24,6 +24,7 @@ from balancer._losses.checks import (
     check_inputs,
     check_losses,
     check_requires_grad,
+    check_surroundings,
     check_weights,
     losses_on,
     trained,
@@ -183,7 +184,6 @@ class Balancer:
         self._metrics: Dict[str, float] = {}
         self._watch = ShareWatch()
         self._lock = threading.RLock()
-        self._in_call = False
         self.probe = probe
 
     @classmethod
@@ -244,17 +244,7 @@ class Balancer:
             TypeError: a loss or an input is not a tensor.
         """
         with self._lock:
-            if self._in_call:
-                raise RuntimeError(
-                    "the balancer was called within its own call, as happens inside of "
-                    "torch.utils.checkpoint: call it outside, on what the checkpointed "
-                    "part returns"
-                )
-            self._in_call = True
-            try:
-                return self._call(losses, input)
-            finally:
-                self._in_call = False
+            return self._call(losses, input)
 
     def _call(
         self, losses: Mapping[str, Tensor], input: Union[Tensor, Sequence[Tensor]]
@@ -267,6 +257,7 @@ class Balancer:
         rule = ScaleRule(options, self._state.calls)
         if not trained(losses):
             return self._evaluate(losses, rule)
+        check_surroundings()
         check_requires_grad(inputs)
         on = losses_on(losses, rule.weights)
         if not ranks:  # other ranks may bring what this one has not
@@ -373,7 +364,7 @@ class Balancer:
         return {key: value for key, value in vars(self).items() if key != "_lock"}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.RLock(), _in_call=False)
+        vars(self).update(state, _lock=threading.RLock())
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> "Balancer":
         # A process group is a handle, which a copy shares.

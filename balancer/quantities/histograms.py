@@ -95,7 +95,11 @@ def _edges(values: Tensor, bins: int, range: Range) -> Tensor:
         raise ValueError(f"bins must be at least 1, but is {bins}")
     if not -float("inf") < low < high < float("inf"):
         raise ValueError(f"range must be finite and rise, but is {(low, high)}")
-    return torch.linspace(low, high, bins + 1, dtype=values.dtype, device=values.device)
+    # Of half the range, since the whole may be wider than the largest number.
+    halves = torch.linspace(
+        low / 2, high / 2, bins + 1, dtype=values.dtype, device=values.device
+    )
+    return 2 * halves
 
 
 def _bin_of(values: Tensor, edges: Tensor) -> Tensor:

@@ -7,8 +7,10 @@ returns a tensor without axes, float64 (float32 on Apple's MPS), on the device o
 element d over the samples, with B−1 unless a formula says otherwise.
 
 One sample alone, or gradients that are all zero, say nothing about noise: each function
-but `grad_norm` returns nan there, and does not warn. A `grads` of another number of
-axes raises ValueError.
+but `grad_norm` returns nan there, and does not warn. An element of g, or of g_b − g,
+that is no more than the rounding of `grads` counts as zero. Where all of g is zero,
+`norm_test` and `critical_batch_size` are inf, `inner_product_test` and
+`orthogonality_test` nan. A wrong shape raises ValueError.
 
 All but the critical batch size are quantities of Cockpit (Schneider et al., 2021,
 "Cockpit: a practical debugging tool for the training of deep neural networks",
@@ -16,12 +18,13 @@ https://arxiv.org/abs/2102.06604).
 """
 
 import math
-from typing import Tuple
+from typing import Any, Tuple
 
 import torch
 from torch import Tensor
 
 from balancer._gradients.precision import widened
+from balancer.quantities.rounding import unit_of, without_rounding
 
 
 def grad_norm(grads: Tensor) -> Tensor:
@@ -147,7 +150,8 @@ def cabs(grads: Tensor, lr: float, loss: float) -> Tensor:
         8.0
     """
     _, deviations = _split(grads)
-    return _defined(lr * deviations.square().mean(0).sum() / loss, grads)
+    whole = deviations.square().mean(0).sum()
+    return _defined(_number("lr", lr) * whole / _number("loss", loss), grads)
 
 
 def early_stopping(grads: Tensor, epsilon: float = 1e-5) -> Tensor:
@@ -191,7 +195,8 @@ def tic_trace(grads: Tensor, curvature_trace: float, epsilon: float = 1e-7) -> T
         2.5
     """
     squares = _rows(grads).square().sum(1).mean()
-    return _defined(squares / (curvature_trace + epsilon), grads)
+    trace = _number("curvature_trace", curvature_trace)
+    return _defined(squares / (trace + epsilon), grads)
 
 
 def tic_diag(grads: Tensor, curvature_diag: Tensor, epsilon: float = 1e-7) -> Tensor:
@@ -214,6 +219,11 @@ def tic_diag(grads: Tensor, curvature_diag: Tensor, epsilon: float = 1e-7) -> Te
         7.0
     """
     squares = _rows(grads).square().mean(0)
+    if curvature_diag.shape != squares.shape:
+        raise ValueError(
+            "curvature_diag must be [D], an element for each column of grads, but has "
+            f"shape {tuple(curvature_diag.shape)} where grads has {tuple(grads.shape)}"
+        )
     return _defined((squares / (curvature_diag.to(squares) + epsilon)).sum(), grads)
 
 
@@ -248,11 +258,27 @@ def _rows(grads: Tensor) -> Tensor:
     return widened(grads.detach())
 
 
+def _number(name: str, value: Any) -> float:
+    """Return a number, which may be a tensor that holds one and no more."""
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise ValueError(
+            f"{name} must be one number, but is a tensor of shape {tuple(value.shape)}"
+        )
+    return float(value)
+
+
 def _split(grads: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return g, [D], and the deviations g_b − g, [B, D]."""
+    """Return g, [D], and the deviations g_b − g, [B, D], zero where they are rounding.
+
+    Samples that cancel and samples that agree leave nothing else, and its inverse would
+    be a number that means nothing.
+    """
     rows = _rows(grads)
-    mean = rows.mean(0)
-    return mean, rows - mean
+    unit = unit_of(grads, sums=len(grads))
+    sizes = unit * rows.abs()
+    bound = sizes.mean(0)
+    mean = without_rounding(rows.mean(0), bound)
+    return mean, without_rounding(rows - mean, sizes + bound)
 
 
 def _variances(deviations: Tensor) -> Tensor:

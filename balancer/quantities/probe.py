@@ -1,7 +1,17 @@
 """The probe: how much of each loss's gradient of a shared layer is noise."""
 
 import math
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +22,7 @@ from typeguard import typechecked
 from balancer._gradients.autograd import Gradients, explained, no_hooks
 from balancer._gradients.float16 import divided, power_for
 from balancer._gradients.graph import is_float16
-from balancer._norms.ranks import gather_rows
+from balancer._norms.ranks import gather_rows, has_ranks, mean_over_ranks
 from balancer._scales.sections import nearest
 from balancer.quantities import noise
 from balancer.quantities.per_sample import (
@@ -52,9 +62,11 @@ class GradientProbe:
 
     Give it to a balancer, which takes the quantities on the first call that measures
     and then on each that comes `every` calls later or more. Between, the layer runs as
-    if there were no probe (a compiled module is broken in two graphs at the layer). One
-    probe serves one balancer. What it notes stays in autograd's graph and goes with it;
-    no state dict of a module has a new key.
+    if there were no probe (a compiled module is broken in two graphs at the layer). If
+    the layer ran before the probe came due, as in a step of several forwards and then
+    several calls, or if it is frozen just then, the quantities are taken in a later
+    call. One probe serves one balancer. What it notes stays in autograd's graph and
+    goes with it; no state dict of a module has a new key.
 
     Args:
         layer: maps one tensor [B, …] to one tensor [B, …], each sample by itself, e.g.
@@ -109,9 +121,14 @@ class GradientProbe:
         """Leave the layer's input with the node that made its output.
 
         There it lives as long as the graph does: one that never comes to the balancer,
-        as that of a discriminator's turn, is let go with all that it holds.
+        as that of a discriminator's turn, is let go with all that it holds. While
+        nothing is due, None takes the input's place, and says that it ran.
         """
-        if not self.armed or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return
+        if not self.armed:
+            if isinstance(output, Tensor) and output.requires_grad:
+                _leave(self, output, None)
             return
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             raise TypeError(
@@ -125,9 +142,7 @@ class GradientProbe:
                 "probe a layer that does"
             )
         if output.requires_grad:
-            edge = get_gradient_edge(output)
-            notes: Any = edge.node.metadata
-            notes.setdefault(self, {})[edge.output_nr] = args[0].detach()
+            _leave(self, output, args[0].detach())
 
     def measure(
         self,
@@ -135,7 +150,7 @@ class GradientProbe:
         inputs: Sequence[Tensor],
         norms: Mapping[str, float],
         group: Any = None,
-    ) -> Dict[str, float]:
+    ) -> Optional[Dict[str, float]]:
         """Return the quantities of each loss; the balancer calls this.
 
         Args:
@@ -146,14 +161,18 @@ class GradientProbe:
             group: the ranks, None for all.
 
         Returns:
-            `{name}_{quantity}` → value, the same on each rank.
+            `{name}_{quantity}` → value, the same on each rank; None if they have to
+            wait for a later call, since the layer is frozen, or ran while nothing was
+            due.
 
         Raises:
             ValueError: no call of the layer leads to `inputs`, or one has a batch of
                 another size.
             RuntimeError: the layer does not map each sample by itself.
         """
-        calls = self._take_calls(inputs)
+        calls = self._take_calls(inputs) if parameters_of(self.layer) else []
+        if not _on_all_ranks(bool(calls), inputs[0].device, group):
+            return None
         half = is_float16(inputs)
         found: List[Tensor] = []
         for name, norm in norms.items():
@@ -180,8 +199,12 @@ class GradientProbe:
         return [f"{name}_{quantity}" for name in names for quantity in self.quantities]
 
     def _take_calls(self, inputs: Sequence[Tensor]) -> List[Call]:
-        """Return the layer's calls that lead to the inputs, and forget them."""
+        """Return the layer's calls that lead to the inputs, and let go what they took.
+
+        None of them if one was not noted, or was already taken for an earlier call.
+        """
         calls: List[Call] = []
+        known = True
         seen = set()
         stack: List[Any] = [get_gradient_edge(tensor).node for tensor in inputs]
         while stack:
@@ -189,16 +212,21 @@ class GradientProbe:
             if node is None or node in seen:
                 continue
             seen.add(node)
-            for output_nr, x in node.metadata.pop(self, {}).items():
+            notes = node.metadata.get(self, {})
+            for output_nr, x in notes.items():
+                known = known and x is not None
                 calls.append((GradientEdge(node, output_nr), x))
+                notes[output_nr] = None
             stack.extend(following for following, _ in node.next_functions)
         if not calls:
             raise ValueError(
                 f"no call of {self._layer()} leads to `input`: probe a layer that "
                 "`input` is computed by, such as the decoder's last convolution, and "
-                "run it after the probe is made and after the balancer's last call, "
-                "with grad mode on (in torch.utils.checkpoint: use_reentrant=False)"
+                "run it after the probe is made and with grad mode on (in "
+                "torch.utils.checkpoint: use_reentrant=False)"
             )
+        if not known:
+            return []
         sizes = {len(x) for _, x in calls}
         batches = {len(tensor) for tensor in inputs if tensor.dim()}
         if len(sizes | batches) > 1:
@@ -237,6 +265,21 @@ class GradientProbe:
 
     def _layer(self) -> str:
         return f"the probe's layer ({type(self.layer).__name__})"
+
+
+def _on_all_ranks(ready: bool, device: torch.device, group: Any) -> bool:
+    """Tell whether all ranks are ready: they wait together, since they gather rows."""
+    if not has_ranks(group):
+        return ready
+    share = torch.full((1,), float(ready), device=device)
+    return mean_over_ranks(share, [1], group)[0] == [1.0]
+
+
+def _leave(probe: GradientProbe, output: Tensor, x: Optional[Tensor]) -> None:
+    """Leave a note of the probe with the node that made the layer's output."""
+    edge = get_gradient_edge(output)
+    notes: Any = edge.node.metadata
+    notes.setdefault(probe, {})[edge.output_nr] = x
 
 
 def _check_quantities(names: Sequence[str]) -> None:

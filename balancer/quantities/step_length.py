@@ -1,15 +1,19 @@
 """How far a training step went along its direction, and how far from where."""
 
 import math
-from typing import NamedTuple, Tuple
+from fractions import Fraction
+from typing import List, NamedTuple, Tuple
 
 import torch
 from torch import Tensor
 
 from balancer._gradients.precision import widened
+from balancer.quantities.rounding import unit_of, without_rounding
 
 # A variance of zero would weigh infinitely.
 LEAST_VARIANCE = 1e-10
+# The relative rounding of a Python float.
+_UNIT = Fraction(1, 2**53)
 
 
 class StepPoint(NamedTuple):
@@ -21,6 +25,9 @@ class StepPoint(NamedTuple):
         loss_variance: their sample variance.
         slope: the mean of the samples' slopes g_bᵀd / ‖d‖ along the step d.
         slope_variance: their sample variance.
+        loss_rounding: how far rounding may have taken the loss from what it stands for;
+            half a unit in a float's last place is assumed in any case.
+        slope_rounding: the same for the slope.
     """
 
     position: float
@@ -28,6 +35,8 @@ class StepPoint(NamedTuple):
     loss_variance: float
     slope: float
     slope_variance: float
+    loss_rounding: float = 0.0
+    slope_rounding: float = 0.0
 
     @classmethod
     def measure(
@@ -55,10 +64,29 @@ class StepPoint(NamedTuple):
                 "losses must be [B], grads [B, D] and step [D], but have the shapes "
                 f"{tuple(losses.shape)}, {tuple(grads.shape)} and {tuple(step.shape)}"
             )
+        loss_unit = unit_of(losses)
+        slope_unit = unit_of(grads, sums=len(step)) + unit_of(step)
         losses, grads, step = (widened(x.detach()) for x in (losses, grads, step))
-        slopes = grads @ step / torch.linalg.vector_norm(step)
-        numbers = [*_mean_and_variance(losses), *_mean_and_variance(slopes)]
-        return cls(float(position), *torch.stack(numbers).tolist())
+        length = torch.linalg.vector_norm(step)
+        slopes = grads @ step / length
+        steepest = grads.abs() @ step.abs() / length
+        found = torch.stack(
+            [
+                *_summary(losses, loss_unit * losses.abs()),
+                *_summary(slopes, slope_unit * steepest),
+            ]
+        ).tolist()
+        loss, loss_variance, loss_rounding = found[:3]
+        slope, slope_variance, slope_rounding = found[3:]
+        return cls(
+            float(position),
+            loss,
+            loss_variance,
+            slope,
+            slope_variance,
+            loss_rounding,
+            slope_rounding,
+        )
 
 
 def alpha(start: StepPoint, end: StepPoint) -> float:
@@ -84,7 +112,7 @@ def alpha(start: StepPoint, end: StepPoint) -> float:
     Returns:
         α; nan where it is not defined: if a number is not finite (as the variance of
         one sample), if the step has no length or if the quadratic has no slope at its
-        start.
+        start, none that is more than the rounding of the points' numbers.
 
     Example:
         >>> start = StepPoint(0.0, 1.0, 0.1, slope=-2.0, slope_variance=0.1)
@@ -92,27 +120,18 @@ def alpha(start: StepPoint, end: StepPoint) -> float:
         >>> round(alpha(start, end), 6)  # of (1 − τ)²
         0.5
     """
-    numbers = torch.tensor([start, end], dtype=torch.float64)
-    length = end.position - start.position
-    if not bool(numbers.isfinite().all()) or not length > 0:
+    if not all(map(math.isfinite, (*start, *end))) or end.position <= start.position:
         return math.nan
-    # In units of the step's length, so that the least squares are well conditioned.
-    design = torch.tensor(
-        [[1.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.0], [0.0, 1.0, 2.0]],
-        dtype=torch.float64,
-    )
-    values = torch.cat([numbers[:, 1], numbers[:, 3] * length])
-    variances = torch.cat(
-        [_positive(numbers[:, 2]), _positive(numbers[:, 4]) * length**2]
-    )
-    weights = variances.rsqrt()
-    fit = torch.linalg.lstsq(
-        weights[:, None] * design, weights * values, driver="gels"
-    ).solution
-    _, slope, curvature = fit.tolist()
-    if curvature < 0:
+    first, last, rounding = _fitted_slopes(start, end)
+    if abs(first) <= rounding:
+        return math.nan
+    if last < first:
         return -1.0
-    return -2 * curvature / slope - 1 if slope else math.nan
+    # The slopes are w₁ and w₁ + 2·w₂·t.
+    try:
+        return float(-last / first)
+    except OverflowError:
+        return math.copysign(math.inf, -first)
 
 
 def distance(start: Tensor, end: Tensor) -> Tensor:
@@ -125,19 +144,70 @@ def distance(start: Tensor, end: Tensor) -> Tensor:
         start: the parameters before, of any shape.
         end: the parameters after, of the same shape.
 
+    Raises:
+        ValueError: the shapes differ.
+
     Example:
         >>> distance(torch.tensor([1.0, 1.0]), torch.tensor([4.0, 5.0])).item()
         5.0
     """
+    if start.shape != end.shape:
+        raise ValueError(
+            "start and end must have the same shape, but have the shapes "
+            f"{tuple(start.shape)} and {tuple(end.shape)}"
+        )
     change = widened(end.detach()) - widened(start.detach())
     length: Tensor = torch.linalg.vector_norm(change)
     return length
 
 
-def _mean_and_variance(values: Tensor) -> Tuple[Tensor, Tensor]:
+def _fitted_slopes(
+    start: StepPoint, end: StepPoint
+) -> Tuple[Fraction, Fraction, Fraction]:
+    """Return the quadratic's slopes at both ends, and the rounding of the first.
+
+    A quadratic fulfils 2·(f₁ − f₀) = t·(s₀ + s₁). What the four numbers miss of it,
+    weighted least squares spread over them in proportion to their variances. Fractions
+    do that without rounding, so what there is of it came in with the points.
+    """
+    t = Fraction(end.position) - Fraction(start.position)
+    (f0, v0, s0, w0, e0, d0), (f1, v1, s1, w1, e1, d1) = map(_exact, (start, end))
+    missing = 2 * (f1 - f0) - t * (s0 + s1)
+    spread = t / (4 * (v0 + v1) + t**2 * (w0 + w1))
+    part = w0 * spread
+    # Of losses and slopes; of t, which the slopes are multiplied by; and of the part,
+    # in which t stands three times and variances twice.
+    rounding = (
+        (1 - part * t) * d0
+        + part * (2 * (e0 + e1) + t * d1)
+        + part * _UNIT * (t * abs(s0 + s1) + 5 * abs(missing))
+    )
+    return s0 + part * missing, s1 + w1 * spread * missing, rounding
+
+
+def _exact(point: StepPoint) -> List[Fraction]:
+    """Return loss, variance, slope, variance, and the roundings of loss and slope."""
+    loss, slope = Fraction(point.loss), Fraction(point.slope)
+    return [
+        loss,
+        Fraction(point.loss_variance if point.loss_variance > 0 else LEAST_VARIANCE),
+        slope,
+        Fraction(point.slope_variance if point.slope_variance > 0 else LEAST_VARIANCE),
+        max(Fraction(point.loss_rounding), _UNIT * abs(loss)),
+        max(Fraction(point.slope_rounding), _UNIT * abs(slope)),
+    ]
+
+
+def _summary(values: Tensor, roundings: Tensor) -> List[Tensor]:
+    """Return mean, sample variance and the mean's rounding.
+
+    Args:
+        values: [B].
+        roundings: [B], what each value may be off by.
+    """
     mean = values.mean()
-    return mean, (values - mean).square().sum() / (len(values) - 1)
-
-
-def _positive(variances: Tensor) -> Tensor:
-    return torch.where(variances > 0, variances, LEAST_VARIANCE)
+    rounding = (
+        roundings.mean() + unit_of(values, sums=len(values)) * values.abs().mean()
+    )
+    deviations = without_rounding(values - mean, roundings + rounding)
+    return [mean, deviations.square().sum() / (len(values) - 1), rounding]

@@ -18,8 +18,10 @@ from torchmetrics.functional.audio.stoi import (
     short_time_objective_intelligibility as stoi,
 )
 
-from balancer.espnet.codec import BalancedGANCodecModel, generate, output_losses
+from balancer.espnet.codec import BalancedGANCodecModel
+from balancer.espnet.losses import losses_of
 from balancer.espnet.task import BalancedGANCodecTask
+from balancer.espnet.turn import WatchedTurn
 from balancer.reports.files import plain_data_only, read_checkpoint
 
 RATE = 16000  # Hz
@@ -101,10 +103,10 @@ def shares(folder: Path, data: Path) -> Dict[str, Dict[str, float]]:
 def strengths(model: Any, audio: Tensor) -> Dict[str, Dict[str, float]]:
     """Return place → loss → norm of its scaled gradient there, for audio [B, T]."""
     codec = model.codec
-    audio = audio.unsqueeze(1)
-    audio_hat, _, _, audio_hat_real = generate(codec, audio)
-    losses = output_losses(codec, audio, audio_hat, audio_hat_real)
-    outputs = [x for x in (audio_hat, audio_hat_real) if x is not None]
+    codec.loss_balancer = None  # ESPnet's, which would take the losses' gradients
+    with WatchedTurn(codec, losses_of(codec)) as turn:
+        loss = codec(audio=audio)["loss"]
+    losses, outputs = turn.split(loss)[0], turn.outputs
     weights = [p for p in codec.generator.decoder.parameters() if p.requires_grad]
     norms: Dict[str, Dict[str, float]] = {"output": {}, "decoder": {}}
     for name, loss in losses.items():

@@ -1,3 +1,3 @@
 """The fixtures of trainings.py."""
 
-from trainings import data, decode, train, trained  # noqa: F401
+from trainings import data, decode, train, trained, trained_tts  # noqa: F401

@@ -11,10 +11,10 @@ import torch
 import yaml
 from espnet2.torch_utils.set_all_random_seed import set_all_random_seed
 from mini_recipe import recipe as mini
+from reference_turn import generate, output_losses
 
 from balancer.bin.inspect import main
 from balancer.espnet import inspection, recipe
-from balancer.espnet.codec import generate, output_losses
 from balancer.reports.inspection import Inspection
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]

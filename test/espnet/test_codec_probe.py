@@ -3,12 +3,13 @@
 import pytest
 import torch
 from mini_recipe import CODECS, recipe
+from reference_turn import generate, output_losses
 from test_codec import build
 from test_task import checkpoint
 
 from balancer import Balancer
-from balancer.espnet.codec import BalancedGANCodecModel, generate, output_losses
-from balancer.espnet.probe import codec_probe
+from balancer.espnet.codec import BalancedGANCodecModel
+from balancer.espnet.probe import probe_of
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.quantities.probe import QUANTITIES
 
@@ -76,7 +77,7 @@ def test_equals_plain_backwards_of_each_sample(codec, rows, in_float64):
     """In the default layer, and nothing with parameters comes after that."""
     codec, x = build(codec).codec.double(), audio(torch.float64)
     balancer = Balancer()
-    balancer.probe = codec_probe(codec, ALL)
+    balancer.probe = probe_of(codec, ALL)
     outputs = generate(codec, x.unsqueeze(1))
     y, _, _, real = outputs
     losses = output_losses(codec, x.unsqueeze(1), y, real)
@@ -96,7 +97,7 @@ def test_discriminator_turn_first(cached, rows, in_float64):
     model = build("soundstream", cache_generator_outputs=cached).double()
     x = audio(torch.float64)
     balancer = Balancer()
-    balancer.probe = codec_probe(model.codec, ALL)
+    balancer.probe = probe_of(model.codec, ALL)
     ours = BalancedGANCodecModel(model.codec, balancer)
     made = []
     model.codec.generator.register_forward_hook(lambda *args: made.append(args[2]))
@@ -142,19 +143,19 @@ def test_recipes_section_is_reported_and_saved(train):
 )
 def test_bad_section_is_refused(section, message):
     with pytest.raises(ValueError, match=message):
-        codec_probe(build("soundstream").codec, section)
+        probe_of(build("soundstream").codec, section)
 
 
 def test_another_layer():
     model = build("soundstream")
     name = "generator.encoder.model.0.conv.conv"
     balancer = Balancer()
-    balancer.probe = codec_probe(model.codec, {"layer": name, **ALL})
+    balancer.probe = probe_of(model.codec, {"layer": name, **ALL})
     assert balancer.probe.layer is model.codec.get_submodule(name)
     ours = BalancedGANCodecModel(model.codec, balancer)
     stats = ours(audio=audio(), forward_generator=True)["stats"]
     assert stats["adv_norm_test"] > 0
     layer = "discriminator.msd.discriminators.0.layers.0.0"
-    balancer.probe = codec_probe(model.codec, {"layer": layer, "every": 1})
+    balancer.probe = probe_of(model.codec, {"layer": layer, "every": 1})
     with pytest.raises(ValueError, match="no call of.*leads to `input`"):
         ours(audio=audio(), forward_generator=True)

@@ -8,10 +8,12 @@ import socket
 import pytest
 import torch.multiprocessing as mp
 import yaml
-from mini_recipe import CODECS, checkpoint, recipe, same
+from mini_recipe import CODECS, checkpoint, recipe, same, tts_recipe
+from trainings import of_data
 
 from balancer import Balancer
 from balancer.espnet.task import BalancedGANCodecTask
+from balancer.espnet.tts import BalancedGANTTSTask
 
 CONTEXT = mp.get_context("forkserver")
 
@@ -22,7 +24,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def _train(rank, command, folder, killed_in):
+def _train(rank, task, command, folder, killed_in):
     """Train as one rank; write down the stats, and die in a call if told to."""
     call, seen = Balancer.__call__, []
 
@@ -34,7 +36,7 @@ def _train(rank, command, folder, killed_in):
         return result
 
     Balancer.__call__ = watched
-    BalancedGANCodecTask.main(cmd=[*command, "--dist_rank", str(rank)])
+    task.main(cmd=[*command, "--dist_rank", str(rank)])
     (folder / f"stats{rank}.json").write_text(json.dumps(seen))
 
 
@@ -44,17 +46,15 @@ def train_on_two_ranks(config, data, folder, *more, killed_in=None):
     path = folder / "c.yaml"
     path.write_text(yaml.safe_dump(config))
     command = ["--ngpu", "0", "--config", path, "--output_dir", folder / "exp", *more]
-    for part in ("train", "valid"):
-        name = f"--{part}_data_path_and_name_and_type"
-        command += [name, f"{data}/wav.scp,audio,sound"]
-        command += [f"--{part}_shape_file", f"{data}/utt2num_samples"]
+    command += of_data(data, config)
     command += ["--dist_world_size", "2", "--dist_master_addr", "localhost"]
     command += ["--dist_master_port", free_port(), "--dist_backend", "gloo"]
     command += ["--multiprocessing_distributed", "false"]
     command = [str(word) for word in command]
-    CONTEXT.set_forkserver_preload(["balancer.espnet.task"])
+    CONTEXT.set_forkserver_preload(["balancer.espnet.task", "balancer.espnet.tts"])
+    task = BalancedGANTTSTask if "tts" in config else BalancedGANCodecTask
     ranks = [
-        CONTEXT.Process(target=_train, args=(i, command, folder, kill))
+        CONTEXT.Process(target=_train, args=(i, task, command, folder, kill))
         for i, kill in enumerate((None, killed_in))
     ]
     for rank in ranks:
@@ -66,13 +66,14 @@ def train_on_two_ranks(config, data, folder, *more, killed_in=None):
     return [rank.exitcode for rank in ranks], stats
 
 
-def distributed(codec):
-    return {**recipe(codec), "unused_parameters": True, "valid_batch_size": 2}
+def distributed(model):
+    config = tts_recipe() if model == "vits" else recipe(model)
+    return {**config, "batch_size": 2, "valid_batch_size": 2}
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_ranks_see_the_same_stats(codec, data, tmp_path):
-    config = {**distributed(codec), "use_tensorboard": True}
+@pytest.mark.parametrize("model", [*CODECS, "vits"])
+def test_ranks_see_the_same_stats(model, data, tmp_path):
+    config = {**distributed(model), "use_tensorboard": True}
     codes, stats = train_on_two_ranks(config, data, tmp_path)
     assert codes == [0, 0]
     events = tmp_path / "exp" / "tensorboard" / "train"

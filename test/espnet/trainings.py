@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import soundfile
 import yaml
-from mini_recipe import recipe
+from mini_recipe import recipe, tts_recipe
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory):
-    """A folder with wav.scp and utt2num_samples of two voiced recordings of 0.6 s."""
+    """A folder with wav.scp, utt2num_samples and text of two recordings of 0.6 s."""
     folder = tmp_path_factory.mktemp("data")
     random = np.random.default_rng(0)
     time = np.arange(9600) / 16000
@@ -27,6 +27,7 @@ def data(tmp_path_factory):
         shapes.append(f"utt{i} {len(wave)}\n")
     (folder / "wav.scp").write_text("".join(scp))
     (folder / "utt2num_samples").write_text("".join(shapes))
+    (folder / "text").write_text("utt0 a voice\nutt1 another one\n")
     return folder
 
 
@@ -48,18 +49,40 @@ def trained(data, tmp_path_factory):
     return _train(data, folder, BalancedGANCodecTask, config, "exp")
 
 
+@pytest.fixture(scope="session")
+def trained_tts(data, tmp_path_factory):
+    """That of two epochs of one step of a VITS, with a probe, too."""
+    from balancer.espnet.tts import BalancedGANTTSTask
+
+    config = tts_recipe()
+    config["balancer_conf"].update(monitor=True, update_every=1, probe={"every": 1})
+    config.update(use_tensorboard=True, max_epoch=2)
+    folder = tmp_path_factory.mktemp("trained_tts")
+    return _train(data, folder, BalancedGANTTSTask, config, "exp")
+
+
 def _train(data, folder, task, config, name, *arguments):
     config = copy.deepcopy(config)
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     command = ["--config", str(path), "--output_dir", str(folder / name)]
-    for part in ("train", "valid"):
-        command += [f"--{part}_data_path_and_name_and_type"]
-        command += [f"{data}/wav.scp,audio,sound"]
-        command += [f"--{part}_shape_file", f"{data}/utt2num_samples"]
+    command += of_data(data, config)
     logging.getLogger().setLevel(logging.INFO)
     task.main(cmd=[*command, "--ngpu", "0", *arguments])
     return folder / name
+
+
+def of_data(data, config):
+    """The arguments that make `data` a task's training and validation data."""
+    kinds = ["wav.scp,audio,sound"]
+    if "tts" in config:
+        kinds = ["text,text,text", "wav.scp,speech,sound"]
+    command = []
+    for part in ("train", "valid"):
+        for kind in kinds:
+            command += [f"--{part}_data_path_and_name_and_type", f"{data}/{kind}"]
+        command += [f"--{part}_shape_file", f"{data}/utt2num_samples"]
+    return command
 
 
 @pytest.fixture

@@ -131,3 +131,76 @@ def test_held_call_in_float16():
         grads.append(y.grad.float())
     error = (grads[1] - grads[0]).norm() / grads[0].norm()
     assert error < 0.01
+
+
+@pytest.mark.parametrize("outer", [1.0, 2.0**16, 2.0**-16])
+@pytest.mark.parametrize("total_norm", [1.0, 1000.0])
+@pytest.mark.parametrize("size", [1e-7, 1e-2, 1e3])
+def test_float16_losses_of_any_size_are_scaled_in_float32(size, total_norm, outer):
+    """Scales of 1e-4 and 1e10, a GradScaler's factor: on a call that holds, too."""
+    torch.manual_seed(0)
+    weights = torch.randn(4, 500)
+    balancer = Balancer(total_norm, update_every=2, epsilon=0.0)
+    for _ in range(2):
+        y = torch.zeros(4, 500, requires_grad=True)
+        losses = {
+            "a": (y * (size * weights)).sum().half() + 1.0,
+            "b": (y * weights.flip(0)).sum().half() + 1.0,
+        }
+        new_losses, stats = balancer(losses, y)
+        assert all(loss.dtype == torch.float32 for loss in new_losses.values())
+        assert new_losses["a"].item() == pytest.approx(stats["a_scale"], rel=1e-3)
+        (outer * sum(new_losses.values())).backward()
+        expected = outer * total_norm / 2 * (weights + weights.flip(0))
+        expected /= weights.norm(dim=1).mean()
+        error = (y.grad - expected).norm() / expected.norm()
+        assert error < 0.01
+
+
+class Halved(nn.Module):
+    """A critic of half precision between float32 tensors, without autocast."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(500, 3).half().requires_grad_(False)
+
+    def forward(self, y):
+        return self.layer(y.half()).float()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_half_precision_within_the_graph_is_protected(whole):
+    """Neither the input's nor the loss's dtype says it, and a mean's gradient is small.
+
+    On the whole graph only the measurement can be protected.
+    """
+    critic, exact = Halved(), Halved().double()
+    exact.layer.double()
+    exact.forward = lambda y: exact.layer(y)
+    x = torch.linspace(-1, 1, 2000).view(4, 500)
+    balancer = Balancer(update_every=2, epsilon=0.0, input_only=not whole)
+    for _ in range(2):
+        y = x.clone().requires_grad_()
+        losses = {"adv": 1e-5 * critic(y).mean(), "rec": y.abs().mean()}
+        new_losses, stats = balancer(losses, y)
+        sum(new_losses.values()).backward()
+        exact_y = x.double().requires_grad_()
+        (grad,) = torch.autograd.grad(1e-5 * exact(exact_y).mean(), exact_y)
+        norm = grad.norm(dim=1).mean()
+        assert stats["adv_norm"] == pytest.approx(norm.item(), rel=0.01)
+        expected = grad / norm / 2 + x.sign() / 500**0.5 / 2
+        if not whole:
+            error = (y.grad - expected).norm() / expected.norm()
+            assert error < 0.01
+
+
+def test_scale_that_is_no_float16_is_refused_on_the_whole_graph():
+    """It would be the gradient of a float16 loss: infinite, or a quarter off."""
+    for size, due in ((1e-6, r"5e\+05"), (1e7, "5e-08")):
+        balancer = Balancer(input_only=False, epsilon=0.0)
+        y = torch.zeros(1, 1, requires_grad=True)
+        losses = {"a": (size * y).sum().half(), "b": y.sum()}
+        with pytest.raises(ValueError, match=f"'a' is float16.*{due}"):
+            balancer(losses, y)
+        assert balancer.state_dict()["calls"] == 0

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from linear import linear_losses, random_grads
 from ranks import WEIGHTS as RANK_WEIGHTS
 from ranks import batch, net, spawn, sums, train
 from reference import Reference
@@ -14,15 +15,14 @@ from balancer import Balancer
 WEIGHTS = {"a": 1.0, "b": 3.0}
 
 
-def random_grads(seed, names="ab", shape=(3, 4), dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(shape, generator=generator).to(dtype) for name in names}
+def two_grads(seed):
+    return random_grads(seed, "ab", (3, 4), spread=0.0, dtype=torch.float32)
 
 
 def step(balancer, grads, added=None):
     """One step with losses whose gradients are given; `added` goes to their values."""
     y = torch.zeros_like(next(iter(grads.values()))).requires_grad_()
-    losses = {name: (y * grad).sum() for name, grad in grads.items()}
+    losses = linear_losses(y, grads)
     for name, constant in (added or {}).items():
         losses[name] = losses[name] + constant
     new_losses, stats = balancer(losses, y)
@@ -42,8 +42,8 @@ def test_non_finite_value_stays_in_the_value(bad, held):
     """The loss is returned as it is; gradients and averages are those without it."""
     faulty, sound = (Balancer(update_every=2 if held else 1) for _ in range(2))
     for added in (None, {"b": bad}):
-        grad, new_losses, stats = step(faulty, random_grads(0), added)
-        expected, _, expected_stats = step(sound, random_grads(0))
+        grad, new_losses, stats = step(faulty, two_grads(0), added)
+        expected, _, expected_stats = step(sound, two_grads(0))
     assert not torch.isfinite(new_losses["b"]) and torch.isfinite(new_losses["a"])
     assert torch.equal(grad, expected) and stats == expected_stats
     assert faulty.state_dict() == sound.state_dict()
@@ -99,7 +99,7 @@ def test_loss_that_vanishes_for_long_and_returns(fault, update_every):
     options = dict(weights=WEIGHTS, update_every=update_every)
     balancer, reference = Balancer(**options), Reference(**options)
     for call in range(306):
-        grads = random_grads(call)
+        grads = two_grads(call)
         off = 3 <= call < 303
         if off and fault == "zero":
             grads["b"].zero_()
@@ -127,7 +127,7 @@ def test_losses_1e30_apart_in_float32(exponents, input_only, held):
     balancer = Balancer(input_only=input_only, **options)
     reference = Reference(**options)
     for _ in range(2 if held else 1):
-        grads = random_grads(0)
+        grads = two_grads(0)
         for name, exponent in zip("ab", exponents):
             grads[name] *= 10.0**exponent
         grad, new_losses, stats = step(balancer, grads)
@@ -142,7 +142,7 @@ def test_losses_1e30_apart_in_float32(exponents, input_only, held):
 def test_denormal_norm_counts_as_zero(size, epsilon):
     """Its inverse would be infinite in float32. It is measured, and scaled by 0."""
     balancer = Balancer(total_norm=8.0, epsilon=epsilon)
-    grads = random_grads(0)
+    grads = two_grads(0)
     grads["b"] *= size
     for _ in range(2):
         grad, new_losses, stats = step(balancer, grads)
@@ -150,7 +150,7 @@ def test_denormal_norm_counts_as_zero(size, epsilon):
     assert stats["b_scale"] == 0.0 and stats["a_share"] == 1.0
     expected = 4.0 * grads["a"] / grads["a"].norm(dim=1).mean()
     torch.testing.assert_close(grad, expected)
-    grad, _, stats = step(balancer, random_grads(0))
+    grad, _, stats = step(balancer, two_grads(0))
     assert stats["b_share"] == pytest.approx(0.5)  # not 1000 times its size
 
 
@@ -167,7 +167,7 @@ def test_sizes_at_the_edge(count, shape, update_every):
     balancer = Balancer(monitor=True, **options)
     reference = Reference(monitor=True, **options)
     for call in range(4):
-        grads = random_grads(call, names, shape, torch.float64)
+        grads = random_grads(call, names, shape, spread=0.0)
         grad, _, stats = step(balancer, grads)
         expected, expected_stats = reference_step(reference, grads)
         torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-12)
@@ -178,7 +178,7 @@ def test_sizes_at_the_edge(count, shape, update_every):
 def test_held_float16_loss_whose_scale_is_no_float16(size):
     """Such a scale, above 65504, is brought in after the walk."""
     balancer = Balancer(update_every=2)
-    grads = random_grads(0)
+    grads = two_grads(0)
     grads["b"] *= size
     for _ in range(2):
         y = torch.zeros(3, 4, dtype=torch.float16).requires_grad_()

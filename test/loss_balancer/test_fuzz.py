@@ -146,7 +146,7 @@ def make_inputs(scenario):
     return inputs
 
 
-def linear_losses(inputs, grads, dtype=None):
+def losses_with(inputs, grads, dtype=None):
     """Losses whose gradients are the given ones, reduced in float32 at least."""
     losses = {}
     for name, arrays in grads.items():
@@ -204,7 +204,7 @@ def train(balancer, reference, scenario, call):
     grads, inputs = gradients(scenario, call), make_inputs(scenario)
     # On the whole graph a float16 loss takes no scale that is no float16.
     half = scenario.half_losses and scenario.input_only and scenario.dtype in WIDE
-    losses = linear_losses(inputs, grads, scenario.dtype if half else None)
+    losses = losses_with(inputs, grads, scenario.dtype if half else None)
     y = inputs[0] if len(inputs) == 1 else inputs
     scales, stats, gradient = reference.train(grads)
     new_losses, got = balancer(losses, y)
@@ -220,7 +220,7 @@ def train(balancer, reference, scenario, call):
 def evaluate(balancer, reference, scenario, call):
     inputs = make_inputs(scenario)
     with torch.no_grad():
-        losses = linear_losses(inputs, gradients(scenario, call))
+        losses = losses_with(inputs, gradients(scenario, call))
         new_losses, stats = balancer(losses, inputs)
     scales, rtol = reference.evaluate(call.names), reference.scale_rtol
     assert_same_stats(stats, {f"{n}_scale": s for n, s in scales.items()}, rtol)
@@ -242,7 +242,7 @@ def test_any_sequence_of_calls(scenario):
         if not sum(reference.weight(name) for name in call.names):
             inputs = make_inputs(scenario)
             with pytest.raises(ValueError, match="sum to zero"):
-                balancer(linear_losses(inputs, gradients(scenario, call)), inputs)
+                balancer(losses_with(inputs, gradients(scenario, call)), inputs)
         else:
             step = evaluate if call.evaluate else train
             step(balancer, reference, scenario, call)

@@ -8,18 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear import DOUBLE, linear_losses, random_grads
 
 from balancer import Balancer
 
 GOLDEN = json.loads(
     (Path(__file__).parents[1] / "data" / "audiocraft_balancer.json").read_text()
 )
-DOUBLE = torch.float64
-
-
-def linear_losses(y, grads):
-    """Losses whose gradients with respect to y are the given tensors."""
-    return {name: (y * grad).sum() for name, grad in grads.items()}
 
 
 def balanced_grad(balancer, grads, y=None, multipliers=None):
@@ -31,16 +26,6 @@ def balanced_grad(balancer, grads, y=None, multipliers=None):
     total = sum(multipliers.get(name, 1.0) * loss for name, loss in new_losses.items())
     total.backward()
     return y.grad, stats
-
-
-def random_grads(seed, names=("a", "b", "c"), shape=(3, 2, 4), spread=4.0):
-    generator = torch.Generator().manual_seed(seed)
-    grads = {}
-    for name in names:
-        exponent = spread * (2 * torch.rand((), generator=generator).item() - 1)
-        grad = torch.randn(shape, generator=generator, dtype=DOUBLE)
-        grads[name] = grad * 10**exponent
-    return grads
 
 
 def snapshot(balancer):

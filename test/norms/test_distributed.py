@@ -149,3 +149,81 @@ def test_ranks_resume_in_step_from_one_checkpoint(tmp_path):
         assert resumed["stats"] == whole["stats"][4:]
         assert resumed["state"] == whole["state"]
         assert all(map(torch.equal, resumed["parameters"], whole["parameters"]))
+
+
+def _left_out(rank):
+    names = [["a", "b"], ["a"]]
+    batches = [(batch(step).chunk(2)[rank], names[step]) for step in range(2)]
+    return train(DDP(net()), Balancer(update_every=4), batches, sums)
+
+
+def test_loss_that_all_ranks_leave_out_of_a_held_call_without_weights(tmp_path):
+    """Its share is the others', as on one process."""
+    for result in spawn(tmp_path, _left_out, 2):
+        assert [stats["a_share"] for stats in result["stats"]] == pytest.approx(
+            [0.5, 1.0]
+        )
+
+
+def _changed_names(rank):
+    balancer, found = Balancer(update_every=2), []
+    for step in range(3):
+        y = net()(batch(step))
+        losses = sums(y)
+        if rank == 1 and step:
+            losses["d"] = losses.pop("c")
+        try:
+            found.append(sorted(balancer(losses, y)[0]))
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def test_names_that_come_to_differ_raise_on_every_rank_at_the_next_measurement(
+    tmp_path,
+):
+    """A call that holds its averages exchanges nothing, so it cannot tell."""
+    for found in spawn(tmp_path, _changed_names, 2):
+        assert "without `weights`" in found[2]
+
+
+def _weightless(rank):
+    """Rank 1 brings only a loss of weight 0, then both do."""
+    balancer = Balancer(weights={"a": 1.0, "off": 0.0})
+    found = []
+    for names in (["a", "off"], ["off"]):
+        y = net()(batch(0)).detach().requires_grad_()
+        losses = {"a": y.sum(), "off": y.square().sum()}
+        present = ["off"] if rank == 1 else names
+        try:
+            found.append(balancer({name: losses[name] for name in present}, y)[1])
+        except ValueError as error:
+            found.append(str(error))
+    return found
+
+
+def test_rank_that_has_only_losses_of_weight_zero(tmp_path):
+    """It takes part; where all ranks have nothing that weighs, all raise."""
+    first, second = spawn(tmp_path, _weightless, 2)
+    assert first[0] == second[0] and first[0]["a_share"] == pytest.approx(1.0)
+    assert "sum to zero" in first[1] and "sum to zero" in second[1]
+
+
+def _half_on_one(rank):
+    """Rank 1's losses pass through float16, and first overflow with their power."""
+    torch.manual_seed(rank)
+    y = torch.randn(4, 8, requires_grad=True)
+    critic = torch.nn.Linear(8, 3)
+    losses = {"a": y.abs().mean(), "b": critic(y).mean()}
+    if rank == 1:
+        losses["b"] = 60.0 * critic.half()(y.half()).sum()
+    balancer = Balancer(weights={"a": 1.0, "b": 1.0})
+    _, stats = balancer(losses, y)
+    return stats
+
+
+def test_float16_on_one_rank_alone(tmp_path):
+    """A walk that overflowed is repeated there, and the others take part."""
+    first, second = spawn(tmp_path, _half_on_one, 2)
+    assert first == second
+    assert 0 < first["b_norm"] < float("inf")

@@ -2,7 +2,9 @@
 
 import json
 import math
+import sys
 import warnings
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -148,10 +150,18 @@ def test_what_says_nothing_about_noise_is_nan_without_a_warning(name):
         quantity(torch.randn(5))
 
 
-def test_noise_without_a_mean_is_infinite():
-    grads = torch.tensor([[1.0, 2.0], [-1.0, -2.0]])
-    assert q.norm_test(grads) == q.critical_batch_size(grads) == math.inf
-    assert q.early_stopping(grads) == 1.0 and q.mean_gsnr(grads) == 0.0
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, DOUBLE])
+def test_samples_that_cancel_or_agree_to_rounding(dtype):
+    """Whatever the sums' order leaves behind, as in 0.1 + 0.2 − 0.3."""
+    whole = torch.tensor([[0.1, 3.3], [0.2, -1.1], [-0.3, -2.2]], dtype=dtype)
+    for grads in (whole, whole.roll(1, 0), whole.flip(0), whole[:, :1]):
+        assert q.norm_test(grads) == q.critical_batch_size(grads) == math.inf
+        assert q.early_stopping(grads) == 1.0 and q.mean_gsnr(grads) == 0.0
+        assert math.isnan(q.inner_product_test(grads))
+        assert math.isnan(q.orthogonality_test(grads))
+    same = torch.tensor([[0.1, -0.7]], dtype=dtype).expand(3, 2)
+    assert q.norm_test(same) == q.critical_batch_size(same) == 0.0
+    assert q.mean_gsnr(same, epsilon=0.0) == math.inf
 
 
 @pytest.mark.parametrize("factor", [1e-25, 1e25])
@@ -199,8 +209,10 @@ def test_what_depends_on_lengths_and_angles_alone(size, factor):
     grads = random_grads(size)
     turned = (grads @ rotation(grads.shape[1], size[2])).flip(0)
     tests = [q.norm_test, q.inner_product_test, q.orthogonality_test]
+    # The two parts of the norm test may cancel: of one parameter, none is across.
+    rounding = 1e-12 * q.norm_test(grads).item()
     for quantity in [*tests, q.critical_batch_size]:
-        expected = pytest.approx(quantity(grads).item(), rel=1e-7, abs=1e-12)
+        expected = pytest.approx(quantity(grads).item(), rel=1e-7, abs=rounding)
         assert quantity(turned).item() == expected
         assert quantity(factor * grads).item() == expected
     expected = q.cabs(grads, 0.1, 2.0).item()
@@ -241,11 +253,20 @@ def test_how_they_hang_together(size):
     assert biased == pytest.approx(lr * critical, rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+variances = st.just(0.0) | st.floats(1e-6, 10.0)
+four_variances = st.lists(variances, min_size=4, max_size=4)
+
+
+def conditioning(start, end):
+    """The slopes' parts over the first slope, times a rounding's 2e-16."""
+    t = end.position
+    parts = 2 * (abs(start.loss) + abs(end.loss)) / t + abs(start.slope)
+    return 2e-16 * (parts + abs(end.slope)) / abs(start.slope)
+
+
+@settings(max_examples=100, deadline=None)
 @given(
-    minimum=st.floats(0.1, 10.0),
-    length=st.floats(0.1, 30.0),
-    variances=st.lists(st.just(0.0) | st.floats(1e-6, 10.0), min_size=4, max_size=4),
+    minimum=st.floats(1e-6, 10.0), length=st.floats(0.1, 30.0), variances=four_variances
 )
 def test_alpha_of_a_quadratic(minimum, length, variances):
     """α + 1 is the step over the way to the minimum, whatever the noise."""
@@ -257,22 +278,85 @@ def test_alpha_of_a_quadratic(minimum, length, variances):
 
     start, end = point(0.0, *variances[:2]), point(length, *variances[2:])
     expected = length / minimum - 1
-    assert q.alpha(start, end) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert q.alpha(start, end) == pytest.approx(
+        expected, rel=10 * conditioning(start, end), abs=1e-12
+    )
     concave = [p._replace(loss=-p.loss, slope=-p.slope) for p in (start, end)]
     assert q.alpha(*concave) == -1.0
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    level=st.floats(-1e6, 1e6),
+    curvature=st.just(0.0) | st.floats(-10.0, 10.0),
+    length=st.floats(0.1, 30.0),
+    variances=four_variances,
+    ulps=st.lists(st.sampled_from([-1, 0, 1]), min_size=2, max_size=2),
+)
+def test_alpha_without_a_slope_at_the_start(level, curvature, length, variances, ulps):
+    """Up to the last bits of the numbers, which would else say −1 or 1e16."""
+    exact = [
+        Fraction(level),
+        Fraction(level) + Fraction(curvature) * Fraction(length) ** 2,
+    ]
+    losses = [
+        math.nextafter(float(loss), up * math.inf) if up else float(loss)
+        for loss, up in zip(exact, ulps)
+    ]
+    known = [float(abs(Fraction(loss) - e)) for loss, e in zip(losses, exact)]
+    start = q.StepPoint(0.0, losses[0], variances[0], 0.0, variances[1], known[0])
+    end = q.StepPoint(
+        length, losses[1], variances[2], 2 * curvature * length, variances[3], known[1]
+    )
+    assert math.isnan(q.alpha(start, end))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_points_know_their_rounding(dtype):
+    """Samples of one loss have no variance; slopes that cancel are none."""
+    step = torch.tensor([0.1, 0.7, 0.3], dtype=dtype)
+    grads = torch.tensor([[7.0, -1.0, 0.0], [3.0, 0.0, -1.0], [0.0, 3.0, -7.0]])
+    losses = torch.full((3,), 0.1, dtype=dtype)
+    level = 0.1 + torch.finfo(dtype).eps / 64
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        start, end = (
+            q.StepPoint.measure(loss, grads[order].to(dtype), step, position)
+            for loss, position in [(losses, 0.0), (torch.full_like(losses, level), 1.0)]
+        )
+        assert start.loss_variance == start.slope_variance == 0.0
+        assert math.isnan(q.alpha(start, end))
+    steep = start._replace(slope=-1e-5)
+    assert q.alpha(steep, end) > -1.0
 
 
 def test_alpha_where_it_is_not_defined():
     start = q.StepPoint(0.0, 1.0, 0.1, -2.0, 0.1)
     assert math.isnan(q.alpha(start, start))
     assert math.isnan(q.alpha(start, start._replace(position=1.0, loss=math.nan)))
-    flat = q.StepPoint(0.0, 1.0, 0.0, 0.0, 0.0)
-    assert math.isnan(q.alpha(flat, flat._replace(position=1.0)))
     one = q.StepPoint.measure(torch.ones(1), torch.ones(1, 2), torch.ones(2), 0.0)
     assert one.loss == 1.0 and math.isnan(one.slope_variance)
     assert math.isnan(q.alpha(one, one._replace(position=1.0)))
+    flattest = q.StepPoint(0.0, 1.0, 0.1, -5e-324, 5e-324)
+    steepest = q.StepPoint(1e-300, 1.0, 10.0, 1e308, 10.0)
+    assert q.alpha(flattest, steepest) == math.inf
     with pytest.raises(ValueError, match=r"\(3,\), \(2, 4\) and \(4,\)"):
         q.StepPoint.measure(torch.ones(3), torch.ones(2, 4), torch.ones(4), 0.0)
+
+
+MISFITS = [
+    (lambda g: q.tic_diag(g, torch.ones(2, 3)), r"curvature_diag.*\(2, 3\).*\(4, 3\)"),
+    (lambda g: q.tic_diag(g, torch.ones(1)), r"curvature_diag.*\(1,\).*\(4, 3\)"),
+    (lambda g: q.tic_trace(g, torch.ones(3)), r"curvature_trace.*\(3,\)"),
+    (lambda g: q.cabs(g, 0.1, torch.ones(4)), r"loss.*one number.*\(4,\)"),
+    (lambda g: q.cabs(g, torch.ones(3), 1.0), r"lr.*one number.*\(3,\)"),
+    (lambda g: q.distance(torch.zeros(3), torch.ones(3, 1)), r"\(3,\) and \(3, 1\)"),
+]
+
+
+@pytest.mark.parametrize("call, message", MISFITS)
+def test_what_would_broadcast_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(torch.ones(4, 3))
 
 
 @settings(max_examples=30, deadline=None)
@@ -286,6 +370,13 @@ def test_histograms_count_each_element_once(size, bins):
     assert torch.equal(both.sum(1), counts)
     columns, _ = q.grad_hist_1d(params, 3, (-1.0, 1.0))
     assert torch.equal(both.sum(0), columns * len(grads))
+
+
+@pytest.mark.parametrize("end", [1.7e308, sys.float_info.max])
+def test_histogram_of_all_numbers(end):
+    counts, edges = q.grad_hist_1d(torch.tensor([-1e308, -1.0, 1e308]), 4, (-end, end))
+    assert edges.tolist() == [-end, -end / 2, 0.0, end / 2, end]
+    assert counts.tolist() == [1, 1, 0, 1]
 
 
 def test_histograms_edges_nan_and_refusals():

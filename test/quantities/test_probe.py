@@ -194,14 +194,15 @@ def test_due_when_measuring_and_every_calls_later(update_every, due):
 
 
 def notes(y, probe):
-    """How many nodes of a tensor's graph hold a note of the probe."""
+    """How many nodes of a tensor's graph hold a tensor that the probe noted."""
     stack, seen = [y.grad_fn], set()
     while stack:
         node = stack.pop()
         if node is not None and node not in seen:
             seen.add(node)
             stack += [following for following, _ in node.next_functions]
-    return sum(probe in node.metadata for node in seen)
+    found = [node.metadata[probe] for node in seen if probe in node.metadata]
+    return sum(x is not None for inputs in found for x in inputs.values())
 
 
 def test_the_layer_is_left_alone_between():
@@ -217,6 +218,55 @@ def test_the_layer_is_left_alone_between():
     assert notes(y, probe) == 0
     run.balancer(means(y, run.judge), y)
     assert notes(run.net(batch()), probe) == 1
+
+
+@pytest.mark.parametrize("update_every", [1, 2])
+@pytest.mark.parametrize("every", [1, 4, 5])
+def test_several_forwards_then_several_calls(every, update_every):
+    """It is never due later than a step after it would be, and then is right."""
+    net, layer = build("weight_norm")
+    judge = critic()
+    probe = GradientProbe(layer, ALL, every)
+    balancer = Balancer(update_every=update_every, probe=probe)
+    last, taken = None, []
+    for step in range(5):
+        outputs = [net(batch(seed=3 * step + call)) for call in range(3)]
+        for call, y in enumerate(outputs):
+            new_losses, stats = balancer(means(y, judge), y)
+            sum(new_losses.values()).backward()
+            if probed(stats) != last:
+                seed = 3 * step + call
+                taken.append(seed)
+                last = probed(stats)
+                expected = loop(net, layer, batch(seed=seed), lambda y: means(y, judge))
+                assert last == pytest.approx(expected, rel=1e-9)
+    assert taken == ([0, 6, 12] if every > 1 else list(range(0, 15, update_every)))
+
+
+def test_a_decoder_of_which_one_call_was_not_noted():
+    """The rows of the other alone would be those of another loss."""
+    net, layer = build("weight_norm")
+    balancer = Balancer(probe=GradientProbe(layer, ALL, every=2))
+    early = None
+    for step in range(4):
+        outputs = net(batch(seed=step)), early if step == 2 else net(batch())
+        early = net(batch())
+        balancer(dual_losses(outputs), outputs)
+        assert balancer.state_dict()["probed_at"] == [0, 0, 0, 3][step]
+
+
+def test_a_layer_that_is_frozen_for_a_while():
+    run = Run(every=2)
+    run.train(range(2))
+    trained = [p for p in run.layer.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    run.train(range(2, 4))
+    assert run.balancer.state_dict()["probed_at"] == 0
+    for parameter in trained:
+        parameter.requires_grad_(True)
+    run.step(4)
+    assert run.balancer.state_dict()["probed_at"] == 4
 
 
 class _Holder(torch.autograd.Function):

@@ -54,3 +54,20 @@ def test_loss_missing_on_one_rank(tmp_path):
     part = quantities(net(), [batch(0).chunk(2)[0]])[0]
     expected = {key: (part if key[0] == "c" else whole)[key] for key in whole}
     assert first[0] == pytest.approx(expected, rel=1e-9)
+
+
+def _early(rank):
+    """Probe every second call, and run rank 1's third forward before its time."""
+    module = net()
+    balancer = Balancer(probe=GradientProbe(module[2], ["norm_test"], every=2))
+    for step in range(4):
+        if step == 1:
+            early = module(batch(9))
+        y = early if step == 2 and rank == 1 else module(batch(step))
+        balancer(means(y), y)
+    return balancer.state_dict()
+
+
+def test_all_ranks_wait_for_one_that_was_not_noted(tmp_path):
+    first, second = spawn(tmp_path, _early, 2)
+    assert first == second and first["probed_at"] == 3

@@ -152,3 +152,24 @@ BAD_OPTIONS = [
 def test_bad_weighting_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Balancer(**options)
+
+
+def test_no_device_is_seeded(monkeypatch):
+    """torch.manual_seed would seed every GPU: its dropout would follow our steps."""
+    seeded = []
+    monkeypatch.setattr(torch, "manual_seed", seeded.append)
+    monkeypatch.setattr(torch.random, "manual_seed", seeded.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    balance(Balancer(weights=WEIGHTS, weighting="pcgrad"), conflicting(0))
+    assert not seeded
+
+
+def test_an_object_of_torchjds_is_taken():
+    made = Balancer(weights=WEIGHTS, weighting=aggregation.UPGradWeighting())
+    named = Balancer(weights=WEIGHTS, weighting="upgrad")
+    for found, expected in zip(*(balance(b, conflicting(0)) for b in (made, named))):
+        assert (
+            found == expected
+            if isinstance(found, dict)
+            else torch.equal(found, expected)
+        )
