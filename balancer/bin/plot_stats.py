@@ -3,8 +3,10 @@
     python -m balancer.bin.plot_stats exp/DIR
     python -m balancer.bin.plot_stats exp/A exp/B --output a_and_b.png --csv
 
-Reads the TensorBoard events that ESPnet left, a point for each log interval, or, where
-there are none, checkpoint.pth, a point for each epoch.
+Reads the TensorBoard events of any training loop that logs the balancer's stats, under
+tags such as `balancer/mel_share`. Of ESPnet's trainings a point is a log interval, or,
+without events, an epoch of checkpoint.pth. Of a folder that several trainings wrote to
+the last one is drawn; one that was resumed is drawn whole.
 """
 
 import argparse
@@ -12,11 +14,10 @@ import csv
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from balancer.bin.command import check_output, run_command
-from balancer.reports.runs import Run, read_run, rows
+from balancer.bin.command import check_output, check_picture, run_command
+from balancer.reports.runs import Run, read_runs, rows
 
 HEADER = ("run", "step", "stat", "loss", "value")
-SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -27,7 +28,11 @@ def get_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "exp", type=Path, nargs="+", metavar="DIR", help="--output_dir of a training"
+        "exp",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="ESPnet's --output_dir, or where a loop writes TensorBoard's events",
     )
     parser.add_argument(
         "--output",
@@ -55,13 +60,13 @@ def draw_sheet(options: argparse.Namespace) -> None:
     try:
         from balancer.reports.plots import draw
 
-        runs = with_own_names([read_run(folder) for folder in options.exp], options.exp)
+        runs = read(options.exp)
     except ImportError as error:
         raise ImportError(
             f"{error}: install the extra, `pip install 'espnet-balancer[plot]'`"
         ) from error
-    output = picture(options.output, options.exp)
-    check_output(output)
+    alone = options.exp[0] if len(options.exp) == 1 else Path()
+    output = check_picture(options.output or alone / "balance.png")
     draw(runs).savefig(output, dpi=130)
     print(f"The picture is {output}")
     if options.csv:
@@ -70,28 +75,15 @@ def draw_sheet(options: argparse.Namespace) -> None:
         print(f"The values are in {table}")
 
 
-def picture(output: Optional[Path], folders: Sequence[Path]) -> Path:
-    """Return where the picture goes.
-
-    Raises:
-        ValueError: no picture has this suffix.
-    """
-    if output is None:
-        return (folders[0] if len(folders) == 1 else Path()) / "balance.png"
-    if output.suffix.lower() not in SUFFIXES:
-        raise ValueError(
-            f"--output {output} is no picture's name: it must end in "
-            + ", ".join(SUFFIXES)
-        )
-    return output
-
-
-def with_own_names(runs: List[Run], folders: Sequence[Path]) -> List[Run]:
-    """Call runs whose folders have the same name by their whole paths."""
-    names = [run.name for run in runs]
-    for run, folder in zip(runs, folders):
-        if names.count(run.name) > 1:
-            run.name = str(folder)
+def read(folders: Sequence[Path]) -> List[Run]:
+    """Return the runs; those whose folders have one name go by their whole paths."""
+    names = [folder.resolve().name for folder in folders]
+    runs = []
+    for folder, name in zip(folders, names):
+        for run in read_runs(folder):
+            if names.count(name) > 1:
+                run.name = str(folder) + run.name[len(name) :]
+            runs.append(run)
     return runs
 
 
