@@ -79,7 +79,7 @@ def commands_of(page):
 
 
 def scripts_of(page, words):
-    """The files that a command may mean, and its words after that; nothing of others."""
+    """The files that a command may mean, and its words after that; [] for others."""
     if words[:2] == ["python", "-m"]:
         module = words[2].replace(".", "/") + ".py"
         return ([ROOT / module] if module.startswith("balancer") else []), words[3:]
