@@ -147,6 +147,17 @@ def test_numbers_that_are_tensors_or_numpys_are_read(make):
     assert loaded["calls"] == 3 and loaded["measured_at"] == {"l1": 2, "l2": 2}
 
 
+def test_a_state_saved_when_all_that_was_measured_is_forgotten():
+    """As it is after another per_batch_item was set: that is no damage."""
+    run = Run().train(range(3))
+    run.balancer.per_batch_item = False
+    other = Balancer(per_batch_item=False)
+    other.load_state_dict(run.balancer.state_dict())
+    assert other.state_dict() == run.balancer.state_dict()
+    assert other.state_dict()["calls"] == 3
+
+
+HALF = {**Balancer().state_dict(), "calls": 3}
 DAMAGES = {
     "no dict": (lambda s: None, "state_dict.. returned, but is None"),
     "keys of two types": (
@@ -169,6 +180,22 @@ DAMAGES = {
         "'l1' measured at call 3 of 3",
     ),
     "measured nothing": (lambda s: {**s, "norms": {}}, r"'l1' measured.*norms of \[\]"),
+    "no losses": (
+        lambda s: {**s, "norms": {}, "averages": {}, "measured_at": {}},
+        r"3 calls and 2 measured losses, but has those of \[\]",
+    ),
+    "no losses, of before they were counted": (
+        lambda s: {k: v for k, v in HALF.items() if k != "losses"},
+        r"3 calls and 1 measured losses, but has those of \[\]",
+    ),
+    "one loss": (
+        lambda s: {**s, "measured_at": {"l1": 2}},
+        r"2 measured losses, but has those of \['l1'\]",
+    ),
+    "no averages": (
+        lambda s: {**s, "averages": {}},
+        "the norm .* of loss 'l1', but no",
+    ),
 }
 
 
