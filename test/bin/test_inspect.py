@@ -15,7 +15,6 @@ from reference_turn import generate, output_losses
 
 from balancer.bin.inspect import main
 from balancer.espnet import inspection, recipe
-from balancer.reports.inspection import Inspection
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
 
@@ -164,22 +163,6 @@ def test_a_trainings_own_config_and_model(trained, capsys):
     )
     loaded = recipe.build_model(args, model).state_dict()
     assert all(torch.equal(loaded[key], v) for key, v in torch.load(model).items())
-
-
-def test_pairs_that_oppose_and_gradients_that_are_not_finite():
-    found = Inspection(
-        norms={"a": 1.0, "b": float("nan")},
-        shares={"a": 0.94, "b": 0.06},
-        targets={"a": 0.5, "b": 0.5},
-        cosines={"a, b": -0.51},
-        lambdas={},
-    )
-    assert found.cosine("b", "a") == -0.51
-    warnings = found.warnings()
-    assert "b has a gradient that is not finite" in warnings[0]
-    assert "a, b pull against each other: cosine -0.51" in warnings[1]
-    found.cosines, found.norms = {"a, b": -0.49}, {"a": 1.0, "b": 1.0}
-    assert found.warnings() == []
 
 
 def test_what_was_trained_is_inspected(trained, tmp_path, monkeypatch, capsys):
