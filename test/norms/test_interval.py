@@ -109,7 +109,7 @@ def test_losses_without_an_average_say_nothing():
 
 @pytest.mark.parametrize("ages", [(4, 12, 75, 75), (6, 20, 75, 100), (8, 20, 25, 40)])
 def test_the_order_of_the_names_is_free(ages):
-    """Ranks may bring their losses in any order, and decide alike; plain sums do not."""
+    """Ranks may bring their losses in any order, and decide alike."""
     state = {name: [1.0, 1.0, age, 0.0, 0.0] for name, age in zip("abcd", ages)}
     averages = AdaptiveAverages(0.999, 16).loaded(state)
     orders = itertools.permutations("abcd")
