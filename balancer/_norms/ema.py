@@ -47,6 +47,11 @@ class NormAverages:
         self._stats: Dict[str, List[float]] = {}
         self._outliers: Dict[str, Outliers] = {}
 
+    @property
+    def skips_outliers(self) -> bool:
+        """Whether outliers are left out."""
+        return self._skips
+
     def get(self, name: str) -> Optional[float]:
         """Return a loss's average, or None while it has none."""
         return self[name] if name in self._stats else None
