@@ -26,7 +26,14 @@ def loss_stats(
     average = {name: state.averages.get(name) or 0.0 for name in scales}
     supplied = {name: scales.get(name, 0.0) * norms[name] for name in names}
     stats = {}
+    measured = {name: norms[name] for name in state.last_measured() if name in norms}
+    if state.calls - 1 not in state.measured_at.values():
+        measured = {}
+    bounded = state.averages.held_back(measured)
     for name in names:
+        if state.averages.skips_outliers:
+            left_out = name in measured and state.averages.is_outlier(name)
+            stats[f"{name}_outlier"] = float(left_out or name in bounded)
         values = (
             norms[name],
             _share(average, name),

@@ -143,8 +143,9 @@ class Balancer:
     exact_total_norm = _Option[bool]()
     weighting = _Option[Any]()
     average = _Option[str]()
+    outliers = _Option[str]()
     input_only = _Option[bool]()
-    update_every = _Option[int]()
+    update_every = _Option[Union[int, str]]()
     process_group = _Option[Any]()
 
     def __init__(
@@ -160,8 +161,9 @@ class Balancer:
         exact_total_norm: bool = False,
         weighting: Any = None,
         average: str = "ema",
+        outliers: str = "keep",
         input_only: bool = True,
-        update_every: int = 1,
+        update_every: Union[int, str] = 1,
         process_group: Any = None,
         probe: Optional[GradientProbe] = None,
     ):
@@ -176,6 +178,7 @@ class Balancer:
             exact_total_norm=exact_total_norm,
             weighting=weighting,
             average=average,
+            outliers=outliers,
             input_only=input_only,
             update_every=update_every,
             process_group=process_group,
