@@ -116,6 +116,11 @@ class BalancerState:
         last = max(self.measured_at.values(), default=0)
         return [name for name, call in self.measured_at.items() if call == last]
 
+    def just_measured(self) -> List[str]:
+        """Return the names of the losses that the last call measured."""
+        last = self.calls - 1
+        return [name for name, call in self.measured_at.items() if call == last]
+
     def latest(self, weights: Optional[Mapping[str, float]]) -> List[str]:
         """Return which of `weights` were in the last measurement.
 
