@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -293,6 +294,12 @@ def test_refusals_are_one_line(
     monkeypatch.chdir(tmp_path)
     said = refused(capsys, "c.yaml", *options)
     assert said.startswith("inspect: ") and re.search(message, said), said
+
+
+def test_without_espnet(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "espnet2.torch_utils.set_all_random_seed", None)
+    said = refused(capsys, write(tmp_path / "c.yaml"))
+    assert "pip install --no-deps espnet==202511" in said
 
 
 def test_bad_options(capsys):
