@@ -384,14 +384,22 @@ class Balancer:
         self._state = loaded
         self._arm_probe()
 
-    def checkpoint_with(self, optimizer: torch.optim.Optimizer) -> None:
-        """Save and load the averages along with an optimizer, under the key `balancer`.
+    def checkpoint_with(self, optimizer: Any) -> None:
+        """Save and load the averages along with an optimizer.
 
-        They ride in optimizer.state_dict(), which every trainer saves. A checkpoint
-        without the key resets the balancer; an optimizer without a balancer ignores
-        the key.
+        They ride in optimizer.state_dict(), which every trainer saves: as a text, the
+        option `balancer` of the first parameter group. torch.distributed.checkpoint
+        keeps them too. A checkpoint without them resets the balancer, one that was
+        loaded before is read now. An optimizer without a balancer loads a checkpoint
+        that has them, and does not read them.
+
+        Args:
+            optimizer: one of torch.optim, or what wraps one and has it as its
+                `optimizer`, as those of Accelerate and Lightning.
 
         Raises:
-            ValueError: another balancer rides with this optimizer already.
+            TypeError: there is no optimizer of torch.optim.
+            ValueError: another balancer rides with this optimizer already, or what
+                wraps it saves a state dict without them.
         """
         save_with(optimizer, "balancer", self)

@@ -38,32 +38,38 @@ def bars(values: Any, condition: str, *keys: str, like: str = "") -> Any:
 def line(
     ax: Any, values: Any, xs: Sequence[float], conditions: Sequence[str], **style: Any
 ) -> None:
-    """Draw the mel distance over x, with the range over seeds."""
-    # Of the seeds that were scaled, which are not all.
-    like = conditions[0]
-    points = [bars(values, name, "distances", "mel", like=like) for name in conditions]
-    means = [mean for mean, _ in points]
-    ranges = np.hstack([np.array(span) for _, span in points])
-    ax.errorbar(xs, means, ranges, marker="o", capsize=3, **style)
+    """Draw the mel distance over x: a thin line a seed, and the mean of several."""
+    by_seed = [values.by_seed(name, "distances", "mel") for name in conditions]
+    for seed in sorted(set().union(*by_seed)):
+        # A seed that was not scaled has a point, but no line.
+        ys = [found.get(seed, np.nan) for found in by_seed]
+        ax.plot(xs, ys, "o-", color=style["color"], ms=3, lw=0.8, alpha=0.7)
+    several = [(x, found) for x, found in zip(xs, by_seed) if len(found) > 1]
+    means = [float(np.mean(list(found.values()))) for _, found in several]
+    ax.plot([x for x, _ in several], means, "_", ms=16, mew=2.5, **style)
 
 
 def scales(values: Any) -> Any:
     """Question 1: the mel distance over the factor of each loss."""
-    figure, axes = plt.subplots(1, 4, figsize=(11, 3.2), sharey=True)
+    figure, axes = plt.subplots(1, 4, figsize=(11, 3.4), sharey=True)
     low, high = plan.FACTORS
     for ax, loss in zip(axes, plan.LOSSES):
-        for method, color in METHODS.items():
+        for i, (method, color) in enumerate(METHODS.items()):
             if (method, loss) not in plan.SCALED:
                 continue
             names = [plan.scaled(method, loss, low), method]
             names.append(plan.scaled(method, loss, high))
-            line(ax, values, [low, 1, high], names, color=color, label=method)
+            beside = 10 ** (0.25 * (i - 1))
+            xs = [low * beside, beside, high * beside]
+            line(ax, values, xs, names, color=color, label=f"{method}, mean of seeds")
         ax.set(xscale="log", title=f"{loss} multiplied by")
         ax.xaxis.set_major_locator(FixedLocator([low, 1, high]))
         ax.xaxis.set_minor_locator(NullLocator())
     axes[0].set_ylabel(MEL)
-    # Where no curve is; the last panel has all of them.
-    axes[2].legend(*axes[-1].get_legend_handles_labels(), fontsize=8, loc="upper left")
+    figure.legend(
+        *axes[-1].get_legend_handles_labels(), fontsize=8, loc="lower center", ncols=3
+    )
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
     return figure
 
 
@@ -94,6 +100,7 @@ def shares(values: Any) -> Any:
     ax.set_ylabel("share of the gradient")
     ax.margins(y=0.3)  # room for the legend
     ax.legend(fontsize=8, ncols=2, loc="upper left")
+    figure.tight_layout()
     return figure
 
 
@@ -111,6 +118,7 @@ def first_steps(values: Any) -> Any:
             ax.set_yscale("log")
         ax.set(xlabel="step", title=title)
     axes[0].legend(fontsize=8)
+    figure.tight_layout()
     return figure
 
 
@@ -125,6 +133,7 @@ def sweep(values: Any, names: Mapping[str, str], label: str, other: str) -> Any:
                 ax.plot([place], [np.mean(seeds)], "_", color="black", ms=14)
         ax.set_xticks(range(len(names)), list(names), fontsize=8)
         ax.set(xlabel=label, title=TITLES[key])
+    figure.tight_layout()
     return figure
 
 
@@ -140,6 +149,5 @@ def draw(values: Any, folder: Path) -> None:
         other = "codes" if number == 7 else "stft"
         figures[number] = sweep(values, names, LABELS[number], other)
     for number, figure in figures.items():
-        figure.tight_layout()
         figure.savefig(folder / f"study_{number}.png", dpi=110)
         plt.close(figure)

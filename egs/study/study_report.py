@@ -63,6 +63,11 @@ class Values:
             found = [one[key] for one in found if key in one]
         return found
 
+    def by_seed(self, condition: str, *keys: str) -> Dict[int, Any]:
+        """Return seed → a value of its training."""
+        seeds = [one["seed"] for one in self.by_condition.get(condition, [])]
+        return dict(zip(seeds, self.of(condition, *keys)))
+
 
 def spread(values: Sequence[float], digits: int) -> str:
     """Return mean ± sample standard deviation, the mean alone of a single value."""
@@ -99,7 +104,7 @@ def scales_table(values: Values) -> str:
     rows = []
     for method, loss in sorted(plan.SCALED, key=lambda x: plan.WAYS.index(x[0])):
         low, high = (plan.scaled(method, loss, x) for x in plan.FACTORS)
-        row = [method, loss]
+        row = [method, loss, str(len(values.of(low)))]
         for name in (low, method, high):
             row.append(spread(values.of(name, "distances", "mel", like=low), 3))
         for key in ("stft", "si_sdr"):
@@ -107,7 +112,7 @@ def scales_table(values: Values) -> str:
             ends = [values.of(name, "distances", key) for name in (low, high)]
             row.append(" / ".join(spread(end, digits) for end in ends))
         rows.append(row)
-    header = ["method", "loss", "mel, x 0.001", "x 1", "x 1000"]
+    header = ["method", "loss", "seeds", "mel, x 0.001", "x 1", "x 1000"]
     return table(header + ["MR-STFT, x 0.001 / x 1000", "SI-SDR, likewise"], rows)
 
 

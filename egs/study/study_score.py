@@ -22,6 +22,7 @@ from balancer.espnet.codec import BalancedGANCodecModel
 from balancer.espnet.losses import losses_of
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.espnet.turn import WatchedTurn
+from balancer.loss_balancer.checkpoint import saved_in
 from balancer.reports.files import plain_data_only, read_checkpoint
 
 RATE = 16000  # Hz
@@ -79,7 +80,8 @@ def shares(folder: Path, data: Path) -> Dict[str, Dict[str, float]]:
     )
     saved = read_checkpoint(folder / "checkpoint.pth")
     if isinstance(model, BalancedGANCodecModel):
-        model.balancer.load_state_dict(saved["optimizers"][0]["balancer"])
+        averages = saved_in(saved["optimizers"][0], "balancer")
+        model.balancer.load_state_dict(averages)
     model.train()
     model.codec.cache_generator_outputs = False  # no other turn is to follow
     recordings = read(data, "train")

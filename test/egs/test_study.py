@@ -90,3 +90,29 @@ def test_scaled_conditions_scale_the_loss(monkeypatch):
         assert config["lambda_mel"] == pytest.approx(1e-3 * plain)
         assert config["lambda_adv"] == 1.0
         assert config.get("use_loss_balancer", False) == (method == plan.ESPNET)
+
+
+def test_the_first_chart_compares_like_with_like(monkeypatch):
+    """The unscaled mean is that of all seeds in each panel; lines join equal seeds."""
+    monkeypatch.syspath_prepend(str(STUDY))
+    import study_charts as charts
+    import study_plan as plan
+    from study_report import Values
+
+    low, high = plan.FACTORS
+    mels = {(plan.OURS, seed): 0.1 * seed for seed in (1, 2, 6)}
+    for loss in plan.LOSSES:
+        mels[plan.scaled(plan.OURS, loss, low), 2] = 0.9
+        mels[plan.scaled(plan.OURS, loss, high), 2] = 0.8
+    results = [
+        {"condition": condition, "seed": seed, "distances": {"mel": mel}}
+        for (condition, seed), mel in mels.items()
+    ]
+    figure = charts.scales(Values(results))
+    for ax in figure.axes:
+        lines = [x for x in ax.lines if x.get_color() == charts.METHODS[plan.OURS]]
+        *seeds, mean = [line.get_ydata() for line in lines]
+        assert mean == pytest.approx([0.3])
+        assert [len(ys) for ys in seeds] == [3, 3, 3]
+        assert list(seeds[1]) == pytest.approx([0.9, 0.2, 0.8])
+        assert [y for y in seeds[0] if y == y] == pytest.approx([0.1])
