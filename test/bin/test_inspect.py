@@ -262,7 +262,7 @@ def test_a_models_file_that_does_not_fit(trained, tmp_path, capsys):
         ({}, [], "names no training data.*--wav_dir"),
         ({"chunk_lenght": 1}, [], "unknown key 'chunk_lenght'.*'chunk_length'"),
         ({"batch_size": 99}, ["--wav_dir", "data"], "one batch of batch_size 99"),
-        ({}, ["--wav_dir", "empty"], "No .flac, .ogg, .wav file in"),
+        ({}, ["--wav_dir", "empty"], "empty has no recording: none of .*.flac"),
         (
             {"chunk_length": 99999},
             ["--wav_dir", "data"],
