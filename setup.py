@@ -73,7 +73,7 @@ EXTRAS = {
         "scipy",
         "soundfile",
         "soxr",
-        "torchjd>=0.18",
+        "torchjd[cagrad,fairgrad,quadprog-projector]>=0.18",
         "tqdm",
     ],
     "benchmark": ["matplotlib", "torchjd", "tqdm"],

@@ -9,9 +9,11 @@ writes RESULTS.md and its charts from the results.
 
 import argparse
 import multiprocessing
+import multiprocessing.connection
 import os
 import re
 import sys
+import threading
 import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -95,6 +97,15 @@ _progress: Any = None  # in a training's process: the steps of all of them
 def _start_worker(counter: Any) -> None:
     global _progress
     _progress = counter
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Leave no training behind when the study is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def _count_step() -> None:
