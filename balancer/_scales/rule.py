@@ -9,8 +9,6 @@ from balancer._scales.state import BalancerState
 
 # The name of the one average in BalancerState.combined.
 _NORM = "norm"
-# A Gram matrix cannot tell a smaller part of its gradients' norms from its rounding.
-_ROUNDING = 1e-6
 
 
 class ScaleRule:
@@ -138,7 +136,7 @@ class ScaleRule:
         if not self.options.exact_total_norm:
             return averages
         parts = sum(scales[name] * part for name, part in found.norms.items())
-        if norm <= _ROUNDING * parts:
+        if norm <= found.rounding * parts:
             return averages
         return averages.updated({_NORM: norm}, {_NORM: max(stood.values())})
 
