@@ -64,8 +64,18 @@ EXTRAS = {
     "recipes": RECIPES,
     "accelerate": ["accelerate", *RECIPES],
     "lightning": ["lightning", *RECIPES],
-    # The distances of egs/study, beside what "espnet" has.
-    "study": ["auraloss", "pystoi", "torchmetrics"],
+    # egs/study. It scores PESQ too where `pesq` is, which needs a compiler.
+    "study": [
+        "auraloss",
+        "G722",
+        "matplotlib",
+        "pystoi",
+        "scipy",
+        "soundfile",
+        "soxr",
+        "torchjd[cagrad,fairgrad,quadprog-projector]>=0.18",
+        "tqdm",
+    ],
     "benchmark": ["matplotlib", "torchjd", "tqdm"],
     "test": [
         "black",

@@ -85,7 +85,8 @@ def report(options: argparse.Namespace) -> str:
         if options.wav_dir:
             rate = model.meta_info()["fs"]
             most = (options.train_steps + options.steps) * args.batch_size
-            recipe.use_recordings(args, options.wav_dir, Path(folder), rate, most)
+            data = Path(folder) / "train"
+            recipe.use_recordings(args, options.wav_dir, data, rate, most)
         batches = recipe.batches(args)
         if options.train_steps:
             first = some(batches, "training", options.train_steps)

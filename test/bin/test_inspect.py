@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -261,7 +262,7 @@ def test_a_models_file_that_does_not_fit(trained, tmp_path, capsys):
         ({}, [], "names no training data.*--wav_dir"),
         ({"chunk_lenght": 1}, [], "unknown key 'chunk_lenght'.*'chunk_length'"),
         ({"batch_size": 99}, ["--wav_dir", "data"], "one batch of batch_size 99"),
-        ({}, ["--wav_dir", "empty"], "No .flac, .ogg, .wav file in"),
+        ({}, ["--wav_dir", "empty"], "empty has no recording: none of .*.flac"),
         (
             {"chunk_length": 99999},
             ["--wav_dir", "data"],
@@ -293,6 +294,12 @@ def test_refusals_are_one_line(
     monkeypatch.chdir(tmp_path)
     said = refused(capsys, "c.yaml", *options)
     assert said.startswith("inspect: ") and re.search(message, said), said
+
+
+def test_without_espnet(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "espnet2.torch_utils.set_all_random_seed", None)
+    said = refused(capsys, write(tmp_path / "c.yaml"))
+    assert "pip install --no-deps espnet==202511" in said
 
 
 def test_bad_options(capsys):

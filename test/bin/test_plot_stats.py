@@ -71,7 +71,7 @@ def refused(capsys, *command):
     return said
 
 
-def test_refusals_are_one_line(trained, tmp_path, capsys):
+def test_refusals_are_one_line(trained, tmp_path, monkeypatch, capsys):
     for options, message in [
         ([tmp_path / "none"], "none is missing: give the folder"),
         ([tmp_path], "has no TensorBoard events: give the folder"),
@@ -81,6 +81,9 @@ def test_refusals_are_one_line(trained, tmp_path, capsys):
         ([trained, "--output", "/dev/null/a.png"], "^plot_stats: /dev/null"),
     ]:
         assert re.search(message, refused(capsys, *options))
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "balancer.reports.plots", None)
+        assert "pip install 'espnet-balancer[plot]'" in refused(capsys, trained)
     (tmp_path / "a.png").mkdir()
     said = refused(capsys, trained, "--output", tmp_path / "a.png")
     assert "a.png is a folder" in said
