@@ -177,7 +177,7 @@ def test_tables_of_options_are_the_arguments():
         name: float(v) if name == "epsilon" else v for name, v in table.items()
     } == (defaults)
     front = options_in(ROOT / "README.md")
-    assert len(front) == 6 and front.items() <= defaults.items()
+    assert len(front) == 7 and front.items() <= defaults.items()
 
 
 def test_weights_that_change():

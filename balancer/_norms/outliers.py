@@ -29,8 +29,9 @@ class Outliers(NamedTuple):
     above or all below it, are no outliers but a change, and the average begins anew
     with their median.
 
-    Sources: ZClip (Kumar et al., 2025, https://arxiv.org/abs/2504.02507) keeps spikes
-    of a gradient's norm out of the averages that tell them. Robust exponential
+    Sources: ZClip (Kumar et al., 2025, https://arxiv.org/abs/2504.02507) tells a spike
+    of a gradient's norm by averages of earlier norms. Its code takes the clipped norm
+    into them, and leaves it out if asked (skip_update_on_spike). Robust exponential
     smoothing (Gelper, Fried and Croux, 2010, "Robust Forecasting with Exponential and
     Holt-Winters Smoothing") cuts an error before its deviation is averaged. The mean
     absolute deviation as the measure is of the tracking signal (Trigg, 1964).

@@ -20,7 +20,9 @@ def main(output, argv):
     """Train on one process; write an .npz with an array [steps] for each loss."""
     config = Path(__file__).with_name("train.yaml")
     options = read_options(config, __doc__, argv)
-    options.balancer.update(average="ema", ema_decay=0.99, update_every=1)
+    options.balancer.update(
+        average="ema", ema_decay=0.99, outliers="keep", update_every=1
+    )
     torch.set_num_threads(1)
     training = Training(options, torch.device("cpu"))
     order = torch.Generator().manual_seed(options.seed)

@@ -3,7 +3,9 @@
 
 What tools/replay_averages.py replays of ESPnet's codecs was recorded so, from the
 recordings that `fetch_speech.py --set librivox` fetches: 20 epochs, of FunCodec 10; of
-EnCodec 30.
+EnCodec 30. Those trainings went by adaptive averages with η = 3, γ = 0.1 and the limit
+0.7. Now it trains by plain averages, so what is recorded does not hang on what is
+chosen by it.
 """
 
 import argparse
@@ -33,7 +35,13 @@ CHANGES = {
     "num_cache_chunks": 256,
     "use_matplotlib": False,
     "use_tensorboard": False,
-    "balancer_conf": {"update_every": 1, "probe": None},
+    "balancer_conf": {
+        "average": "ema",
+        "ema_decay": 0.99,
+        "outliers": "keep",
+        "update_every": 1,
+        "probe": None,
+    },
     "optim_conf": {"lr": 1e-3},
 }
 # EnCodec's had a smaller discriminator than the recipe's.

@@ -90,3 +90,5 @@ def test_scaling_counts_the_walks():
     size = {"losses": 3, "batch": 1, "length": 800}
     figures = scaling.one_size(size, rounds=1)
     assert figures["walks"] == 3 and 0 < figures["own_ms"] < figures["turn_ms"]
+    held = scaling.one_size({**size, "update_every": scaling.HELD}, rounds=1)
+    assert held["walks"] == 0 and 0 < held["own_ms"] < held["turn_ms"]
