@@ -14,7 +14,6 @@ from balancer._gradients.graph import LossGraph
 from balancer._norms.items import gram, item_norms
 from balancer._norms.ranks import has_ranks, mean_over_ranks
 
-
 # A Gram matrix cannot tell a smaller part of its gradients' norms from its rounding.
 _GRAM_ROUNDING = 1e-6
 
