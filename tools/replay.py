@@ -7,6 +7,7 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from balancer._norms.adaptive import AdaptiveAverages
 from balancer._norms.ema import NormAverages
 from balancer._norms.interval import Interval
 
@@ -73,6 +74,26 @@ class Replay:
         new = Replay(self.setting, changed, self.calls, dict(self.measured_at))
         new.averages = self.averages
         return new
+
+
+def part_that_measures(turns: int) -> float:
+    """Return the part of a training that measures, with the averages of the recipes.
+
+    It is the mean over the recordings, of the first turns of those that are long enough.
+    """
+    found = []
+    for norms in recordings().values():
+        calls = calls_of(norms)[:turns]
+        if len(calls) == turns:
+            interval = Interval.read("auto")
+            averages = AdaptiveAverages(0.999, interval.at_most, skip_outliers=True)
+            replay = Replay(Setting(averages, interval))
+            measured = 0
+            for call in calls:
+                replay.call(call)
+                measured += replay.just_measured
+            found.append(measured)
+    return float(np.mean(found)) / turns
 
 
 def calls_of(norms: Norms) -> List[Dict[str, float]]:

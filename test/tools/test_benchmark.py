@@ -28,7 +28,10 @@ def test_ways_agree_and_figures_are_written(tmp_path):
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]
     names = [row["name"] for row in rows]
     assert names[0] == "no balancing" and rows[0]["ratio"] == 1.0
-    assert names[-4:] == [f"ours, update_every={n}" for n in (1, 4, 8, 16)]
+    assert names[-6:] == [
+        *(f"ours, update_every={n}" for n in (1, 4, 8, 16)),
+        *(f"ours, as the recipes, {n} turns" for n in (200, 1000)),
+    ]
     assert all(row["turn_ms"] > 0 for row in rows)
     assert all(f"| {name} |" in result.stdout for name in names)
     assert (tmp_path / "b.png").stat().st_size > 1000
