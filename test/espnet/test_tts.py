@@ -49,7 +49,7 @@ def test_stock_inference_speaks(trained_tts, data, tmp_path):
     command += f"{data}/text,text,text --output_dir {tmp_path} --ngpu 0"
     main(cmd=command.split())
     waves = [soundfile.read(path)[0] for path in (tmp_path / "wav").glob("*.wav")]
-    assert len(waves) == 2 and all(len(wave) > 256 for wave in waves)
+    assert len(waves) == 2 and all(len(wave) >= 64 for wave in waves)
 
 
 @pytest.mark.parametrize("task", [BalancedGANTTSTask, GANTTSTask])
