@@ -5,26 +5,28 @@ import sys
 from statistics import fmean
 from typing import Dict, Iterator, List
 
-from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
+from espnet2.torch_utils.device_funcs import to_device
+from espnet2.train.abs_gan_espnet_model import AbsGANESPnetModel
 from espnet2.train.distributed_utils import DistributedOption
 from espnet2.train.gan_trainer import GANTrainer
 from espnet2.train.reporter import Reporter
 
 from balancer._scales.weights import weights_at
-from balancer.espnet.codec import BalancedGANCodecModel, balanced_names, lambdas_of
+from balancer.espnet.kinds import kind_of, task_of
+from balancer.espnet.losses import lambdas_of, losses_of
+from balancer.espnet.model import net_of
 from balancer.espnet.recipe import Batch
-from balancer.espnet.task import BalancedGANCodecTask
 from balancer.loss_balancer import Balancer
 from balancer.reports.inspection import Inspection
 from balancer.reports.stats import subjects_of
 
 
 def train(
-    model: ESPnetGANCodecModel, args: argparse.Namespace, batches: Iterator[Batch]
+    model: AbsGANESPnetModel, args: argparse.Namespace, batches: Iterator[Batch]
 ) -> None:
     """Train both nets as the recipe says, by ESPnet's trainer, until batches end."""
     args.use_tensorboard = False  # nothing is to be written anywhere
-    optimizers = BalancedGANCodecTask.build_optimizers(args, model)
+    optimizers = task_of(kind_of(args)).build_optimizers(args, model)
     with Reporter(epoch=1).observe("train") as reporter:
         GANTrainer.train_one_epoch(
             model=model,
@@ -39,16 +41,19 @@ def train(
         )
 
 
-def measure(model: ESPnetGANCodecModel, batches: Iterator[Batch]) -> Inspection:
+def measure(
+    model: AbsGANESPnetModel, args: argparse.Namespace, batches: Iterator[Batch]
+) -> Inspection:
     """Return what each generator turn's raw gradients are; nothing is trained.
 
     Args:
         model: the recipe's, on the device to measure on.
         batches: at least one.
     """
-    codec, losses = model.codec, balanced_names(model.codec)
+    net = net_of(model)
+    losses = getattr(model, "losses", None) or losses_of(net)
     # A cache is for the two turns of one batch, and here is one turn a batch.
-    codec.cache_generator_outputs, codec._cache = False, None
+    net.cache_generator_outputs, net._cache = False, None
     of_recipe = getattr(model, "balancer", Balancer())
     balancer = Balancer(
         ema_decay=1.0,  # the mean over all batches
@@ -56,14 +61,14 @@ def measure(model: ESPnetGANCodecModel, batches: Iterator[Batch]) -> Inspection:
         balance_grads=False,
         monitor=True,
     )
-    measured = BalancedGANCodecModel(codec, balancer).train()
-    device = next(codec.parameters()).device
+    measured = task_of(kind_of(args)).balanced(model, balancer, losses).train()
+    device = next(net.parameters()).device
     stats: List[Dict[str, float]] = []
     for batch in batches:
-        measured(audio=batch["audio"].to(device))
+        measured(**to_device(batch, device))
         stats.append(balancer.metrics)
     means = {key: fmean(one[key] for one in stats) for key in stats[0]}
-    found = {subject: means[key] for key, subject in subjects_of(means, losses)}
+    found = {subject: means[key] for key, subject in subjects_of(means, list(losses))}
     # Of a weight that changes the last counts.
     weights = weights_at(of_recipe.weights or dict.fromkeys(losses, 1.0), sys.maxsize)
     total = sum(weights.values())
@@ -74,5 +79,5 @@ def measure(model: ESPnetGANCodecModel, batches: Iterator[Batch]) -> Inspection:
         cosines={
             pair: value for (stat, pair), value in found.items() if stat == "cosine"
         },
-        lambdas=lambdas_of(codec),
+        lambdas=lambdas_of(net, losses),
     )
