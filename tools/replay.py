@@ -79,7 +79,7 @@ class Replay:
 def part_that_measures(turns: int) -> float:
     """Return the part of a training that measures, with the averages of the recipes.
 
-    It is the mean over the recordings, of the first turns of those that are long enough.
+    It is the mean over the recordings that are long enough, of their first turns.
     """
     found = []
     for norms in recordings().values():

@@ -74,30 +74,31 @@ def report(options: argparse.Namespace) -> str:
     with quiet():
         from espnet2.torch_utils.set_all_random_seed import set_all_random_seed
 
-        from balancer.espnet import inspection, recipe
+        from balancer.espnet import inspection, kinds, recipe
 
-    args = recipe.read_config(options.config)
+        args = recipe.read_config(options.config)
     args.ngpu = options.ngpu
     args.seed = args.seed if options.seed is None else options.seed
     set_all_random_seed(args.seed)
     model = recipe.build_model(args, options.model_file)
     with tempfile.TemporaryDirectory() as folder:
         if options.wav_dir:
-            rate = model.meta_info()["fs"]
             most = (options.train_steps + options.steps) * args.batch_size
             data = Path(folder) / "train"
-            recipe.use_recordings(args, options.wav_dir, data, rate, most)
+            recipe.use_recordings(args, options.wav_dir, data, model, most)
         batches = recipe.batches(args)
         if options.train_steps:
             first = some(batches, "training", options.train_steps)
             inspection.train(model, args, first)
-        found = inspection.measure(model, some(batches, "measuring", options.steps))
-    return "\n\n".join(lines(options, args, found))
+        found = inspection.measure(
+            model, args, some(batches, "measuring", options.steps)
+        )
+    return "\n\n".join(lines(options, args, kinds.kind_of(args), found))
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep to itself what ESPnet's import says of packages that no codec needs.
+    """Keep to itself what ESPnet's import says of packages that it can do without.
 
     Raises:
         ImportError: ESPnet, or what it needs, is not installed; with what to do.
@@ -122,15 +123,16 @@ def some(batches: "Iterator[Batch]", what: str, count: int) -> "Iterator[Batch]"
 
 
 def lines(
-    options: argparse.Namespace, args: argparse.Namespace, found: Inspection
+    options: argparse.Namespace, args: argparse.Namespace, kind: str, found: Inspection
 ) -> Iterator[str]:
     """Yield the report, a paragraph at a time."""
+    model = getattr(args, kind)
     files = [options.model_file] if options.model_file else args.init_param
     state = f"of {', '.join(map(str, files))}" if files else "as initialized"
     if options.train_steps:
         state += f" and trained for {options.train_steps} steps"
     yield (
-        f"Gradients at the output of the {args.codec} decoder, {state}; means over "
+        f"Gradients at the output of the {model} decoder, {state}; means over "
         f"{options.steps} batches, seed {args.seed}."
     )
     yield from found.findings()
@@ -140,8 +142,8 @@ def lines(
     if found.lambdas:
         listed = ", ".join(f"{key}: {value:g}" for key, value in found.lambdas.items())
         yield (
-            f"The weights hold {listed} already: set them to 1 in codec_conf, since a "
-            "balancer divides them out."
+            f"The weights hold {listed} already: set them to 1 in {kind}_conf, since "
+            "a balancer divides them out."
         )
     if not files and not options.train_steps:
         yield (

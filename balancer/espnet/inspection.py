@@ -4,24 +4,26 @@ import argparse
 from dataclasses import replace
 from typing import Iterator
 
-from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
+from espnet2.torch_utils.device_funcs import to_device
+from espnet2.train.abs_gan_espnet_model import AbsGANESPnetModel
 from espnet2.train.distributed_utils import DistributedOption
 from espnet2.train.gan_trainer import GANTrainer
 from espnet2.train.reporter import Reporter
 
-from balancer.espnet.codec import BalancedGANCodecModel, balanced_names, lambdas_of
+from balancer.espnet.kinds import kind_of, task_of
+from balancer.espnet.losses import lambdas_of, losses_of
+from balancer.espnet.model import net_of
 from balancer.espnet.recipe import Batch
-from balancer.espnet.task import BalancedGANCodecTask
 from balancer.loss_balancer import Balancer
 from balancer.reports.inspection import Inspection, LossInspector
 
 
 def train(
-    model: ESPnetGANCodecModel, args: argparse.Namespace, batches: Iterator[Batch]
+    model: AbsGANESPnetModel, args: argparse.Namespace, batches: Iterator[Batch]
 ) -> None:
     """Train both nets as the recipe says, by ESPnet's trainer, until batches end."""
     args.use_tensorboard = False  # nothing is to be written anywhere
-    optimizers = BalancedGANCodecTask.build_optimizers(args, model)
+    optimizers = task_of(kind_of(args)).build_optimizers(args, model)
     with Reporter(epoch=1).observe("train") as reporter:
         GANTrainer.train_one_epoch(
             model=model,
@@ -36,25 +38,30 @@ def train(
         )
 
 
-def measure(model: ESPnetGANCodecModel, batches: Iterator[Batch]) -> Inspection:
+def measure(
+    model: AbsGANESPnetModel, args: argparse.Namespace, batches: Iterator[Batch]
+) -> Inspection:
     """Return what each generator turn's raw gradients are; nothing is trained.
 
     Args:
         model: the recipe's, on the device to measure on.
+        args: the recipe's.
         batches: at least one.
     """
-    codec, losses = model.codec, balanced_names(model.codec)
+    net = net_of(model)
+    losses = getattr(model, "losses", None) or losses_of(net)
     # A cache is for the two turns of one batch, and here is one turn a batch.
-    codec.cache_generator_outputs, codec._cache = False, None
+    vars(net).update(cache_generator_outputs=False, _cache=None)
     of_recipe = getattr(model, "balancer", Balancer())
     inspector = LossInspector(
         weights=of_recipe.weights,
         per_batch_item=of_recipe.per_batch_item,
         input_only=True,
     )
-    measured = BalancedGANCodecModel(codec, inspector.balancer).train()
-    one = next(codec.parameters())
+    balancer = inspector.balancer
+    measured = task_of(kind_of(args)).balanced(model, balancer, losses).train()
+    device = next(net.parameters()).device
     for batch in batches:
-        measured(audio=batch["audio"].to(one))
-        inspector.take(losses, inspector.balancer.metrics)
-    return replace(inspector.inspection(), lambdas=lambdas_of(codec))
+        measured(**to_device(batch, device))
+        inspector.take(list(losses), balancer.metrics)
+    return replace(inspector.inspection(), lambdas=lambdas_of(net, losses))

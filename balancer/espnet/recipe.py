@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Dict, Iterator, List, NoReturn, Optional
 
 import torch
-from espnet2.gan_codec.espnet_model import ESPnetGANCodecModel
-from espnet2.tasks.gan_codec import codec_choices
 from espnet2.torch_utils.load_pretrained_model import load_pretrained_model
+from espnet2.train.abs_gan_espnet_model import AbsGANESPnetModel
 from espnet2.train.distributed_utils import DistributedOption
 from torch import Tensor
 from typeguard import TypeCheckError
 
 from balancer._scales.sections import nearest
-from balancer.espnet.task import BalancedGANCodecTask
+from balancer.espnet.kinds import choices_of, conf_of, kind_in, kind_of, task_of
 from balancer.reports.files import plain_data_only, read_weights, read_yaml
 from balancer.reports.recordings import DataFolder, find, load, longest_chunk, names
 
@@ -33,11 +32,12 @@ def read_config(path: Path) -> argparse.Namespace:
     """Return the task's arguments, as a recipe or a training's config.yaml sets them.
 
     Raises:
-        ValueError: the file is no YAML, or has a key that the task or the codec does
-            not know.
+        ValueError: the file is no YAML, is for no GAN task, or has a key that the task
+            or the model does not know.
     """
     settings = read_yaml(path)
-    parser = BalancedGANCodecTask.get_parser()
+    kind = kind_in(settings)
+    parser = task_of(kind).get_parser()
     known = [action.dest for action in parser._actions]
     for key in settings:
         if key not in known and key not in SAVED_ONLY:
@@ -47,13 +47,14 @@ def read_config(path: Path) -> argparse.Namespace:
     )
     parser.error = partial(refuse, path)
     args: argparse.Namespace = parser.parse_args([])
-    if not isinstance(args.codec_conf, dict):
-        raise ValueError(f"codec_conf of {path} is no section: {args.codec_conf!r}")
-    codec = signature(codec_choices.get_class(args.codec).__init__)
-    for key in args.codec_conf:
-        if key not in codec.parameters:
-            names = [name for name in codec.parameters if name != "self"]
-            raise ValueError(unknown(path, f"codec_conf.{key}", names))
+    conf, section = conf_of(args), f"{kind}_conf"
+    if not isinstance(conf, dict):
+        raise ValueError(f"{section} of {path} is no section: {conf!r}")
+    model = signature(choices_of(kind).get_class(getattr(args, kind)).__init__)
+    for key in conf:
+        if key not in model.parameters:
+            names = [name for name in model.parameters if name != "self"]
+            raise ValueError(unknown(path, f"{section}.{key}", names))
     return args
 
 
@@ -69,7 +70,7 @@ def unknown(path: Path, key: str, known: List[str]) -> str:
 
 def build_model(
     args: argparse.Namespace, model_file: Optional[Path] = None
-) -> ESPnetGANCodecModel:
+) -> AbsGANESPnetModel:
     """Return the recipe's model, with its init_param loaded, or with a model's file.
 
     ESPnet's own balancer is left out, since raw gradients are measured. Files are read
@@ -78,19 +79,21 @@ def build_model(
     Raises:
         ValueError: a file cannot be read, holds more than tensors, or does not fit.
     """
-    if args.codec_conf.get("use_loss_balancer"):
+    kind, conf = kind_of(args), conf_of(args)
+    if conf.get("use_loss_balancer"):
         logging.warning(
             "codec_conf.use_loss_balancer is left out: the losses are measured without "
             "a balancer"
         )
-        args.codec_conf["use_loss_balancer"] = False
+        conf["use_loss_balancer"] = False
     try:
-        model = BalancedGANCodecTask.build_model(args)
+        model = task_of(kind).build_model(args)
     except (TypeError, TypeCheckError) as error:
         raise ValueError(f"the configuration has a wrong value: {error}") from error
     model.to(dtype=getattr(torch, args.train_dtype), device=device_of(args))
     if model_file is not None:
-        fit(model, read_weights(model_file), f"{model_file} is no {args.codec} model")
+        name = getattr(args, kind)
+        fit(model, read_weights(model_file), f"{model_file} is no {name} model")
         return model
     for path in args.init_param:
         read_weights(Path(path.split(":")[0]))  # says what is wrong with the file
@@ -101,13 +104,13 @@ def build_model(
                 )
         except (RuntimeError, LookupError, AttributeError) as error:
             raise ValueError(
-                f"init_param {path} does not fit the {args.codec} of the "
+                f"init_param {path} does not fit the {getattr(args, kind)} of the "
                 f"configuration: {str(error).splitlines()[-1].strip()}"
             ) from error
     return model
 
 
-def fit(model: ESPnetGANCodecModel, weights: Dict[str, Tensor], what: str) -> None:
+def fit(model: AbsGANESPnetModel, weights: Dict[str, Tensor], what: str) -> None:
     """Load weights.
 
     Raises:
@@ -138,18 +141,29 @@ def device_of(args: argparse.Namespace) -> str:
 
 
 def use_recordings(
-    args: argparse.Namespace, recordings: Path, folder: Path, rate: int, most: int
+    args: argparse.Namespace,
+    recordings: Path,
+    folder: Path,
+    model: AbsGANESPnetModel,
+    most: int,
 ) -> None:
     """Make a folder of recordings the training data of `args`.
 
     Args:
         folder: where an ESPnet data folder is made.
-        rate: of the codec, in Hz; other recordings are resampled.
+        model: recordings of another rate than its are resampled.
         most: so many recordings at most are used, chosen at random.
 
     Raises:
-        ValueError: no recording can be used.
+        ValueError: no recording can be used, or recordings are not enough.
     """
+    kind = kind_of(args)
+    if kind != "codec":
+        raise ValueError(
+            f"recordings alone do not train a model of {kind}: leave --wav_dir out, "
+            "and give the config.yaml of a training, which names its data"
+        )
+    rate = model.meta_info()["fs"]
     # ESPnet leaves out what is not longer than a chunk.
     least = longest_chunk(args.chunk_length) + 1
     found = list(names(find(recordings), recordings).items())
@@ -182,13 +196,14 @@ def batches(args: argparse.Namespace) -> Iterator[Batch]:
     """
     if not args.train_data_path_and_name_and_type:
         raise ValueError(
-            "the configuration names no training data: give a folder of recordings "
-            "with --wav_dir"
+            "the configuration names no training data: " + other_data(args)
         )
     for path, _, kind in args.train_data_path_and_name_and_type:
-        refuse_commands(Path(path), kind)
+        refuse_commands(Path(path), kind, other_data(args))
     args.num_workers = 0
-    factory = BalancedGANCodecTask.build_iter_factory(
+    if args.collect_stats:  # its shape files list the utterances, not their lengths
+        args.batch_type = "unsorted"
+    factory = task_of(kind_of(args)).build_iter_factory(
         args, DistributedOption(), mode="train"
     )
     for epoch in itertools.count(1):
@@ -203,7 +218,17 @@ def batches(args: argparse.Namespace) -> Iterator[Batch]:
             )
 
 
-def refuse_commands(scp: Path, kind: str) -> None:
+def other_data(args: argparse.Namespace) -> str:
+    """Return what to do where the configuration's own data are of no use."""
+    if kind_of(args) == "codec":
+        return "give a folder of recordings with --wav_dir"
+    return (
+        "give the config.yaml of a training, or of the stage of ESPnet's recipe that "
+        "collects statistics, from the folder that it ran in"
+    )
+
+
+def refuse_commands(scp: Path, kind: str, way_out: str) -> None:
     """Raise if a list of data names programs to run, which Kaldi's form can.
 
     Raises:
@@ -212,13 +237,13 @@ def refuse_commands(scp: Path, kind: str) -> None:
     if not scp.is_file():
         raise ValueError(
             f"the configuration's training data {scp} are not there (from this "
-            "folder): give a folder of recordings with --wav_dir"
+            f"folder): {way_out}"
         )
     if kind != "kaldi_ark":
         return
     for line in scp.read_text(encoding="utf-8", errors="replace").splitlines():
         if "|" in line:
             raise ValueError(
-                f"{scp} is refused: it names a program to run, {line!r}. Give a folder "
-                "of recordings with --wav_dir"
+                f"{scp} is refused: it names a program to run, {line!r}. Otherwise: "
+                f"{way_out}"
             )

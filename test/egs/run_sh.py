@@ -18,10 +18,10 @@ esac
 """
 
 
-def run(recipe, *options, **environment):
+def run(recipe, *options, task="codec1", **environment):
     """Run it with these options and return what came of it."""
     return subprocess.run(
-        command(recipe, *options),
+        command(recipe, *options, task=task),
         capture_output=True,
         text=True,
         timeout=600,
@@ -29,9 +29,9 @@ def run(recipe, *options, **environment):
     )
 
 
-def command(recipe, *options):
+def command(recipe, *options, task="codec1"):
     """Return the command line."""
-    return [EGS / recipe / "codec1" / "run.sh", *map(str, options)]
+    return [EGS / recipe / task / "run.sh", *map(str, options)]
 
 
 def trainer_arguments(folder, recipe, *options):

@@ -47,8 +47,8 @@ and stages 3 and 4 once.
 TEXT
 }
 
-# shellcheck source=egs/shared/codec_stages.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../../shared/codec_stages.sh"
+# shellcheck source=egs/shared/espnet_stages.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../../shared/espnet_stages.sh"
 
 libritts='' wav_dir='' codec=soundstream config='' stage=1 stop_stage=4
 data_dir='' exp_dir='' tag='' ngpu=1 launcher='' train_args=''

@@ -30,8 +30,8 @@ A training that was interrupted goes on where its last checkpoint stood.
 TEXT
 }
 
-# shellcheck source=egs/shared/codec_stages.sh
-. "$(dirname "${BASH_SOURCE[0]}")/../../shared/codec_stages.sh"
+# shellcheck source=egs/shared/espnet_stages.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../../shared/espnet_stages.sh"
 
 codec=soundstream config='' stage=1 stop_stage=4 wav_dir='' synthetic=false
 data_dir='' exp_dir='' tag='' ngpu=0 num_processes=1 train_args=''

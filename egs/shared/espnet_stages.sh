@@ -5,6 +5,17 @@
 
 shared=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
+kind=codec # or tts, where a recipe says so
+
+# What the trainer takes from a data folder, and what the inference takes of it.
+data_of() {
+    case $kind in
+        codec) echo wav.scp,audio,sound ;;
+        tts) echo text,text,text wav.scp,speech,sound ;;
+    esac
+}
+input_of() { data_of | cut -d ' ' -f 1; }
+
 bad_option() {
     echo "run.sh: $*" >&2
     usage | head -n 1 >&2
@@ -26,7 +37,7 @@ read_options() {
         printf -v "${1#--}" '%s' "$2"
         shift 2
     done
-    case $codec in
+    [ $kind != codec ] || case $codec in
         soundstream | encodec | dac | funcodec) ;;
         *) bad_option "unknown codec: $codec" ;;
     esac
@@ -49,7 +60,7 @@ enter() {
         case ${!name} in '' | /*) ;; *) printf -v "$name" '%s' "$PWD/${!name}" ;; esac
     done
     cd "$1"
-    config=${config:-conf/train_$codec.yaml}
+    config=${config:-conf/train_${codec-vits}.yaml}
     data_dir=${data_dir:-data}
     exp=${exp_dir:-exp}/${tag:-$(basename "$config" .yaml)}
     case $data_dir in *,*)
@@ -119,7 +130,7 @@ quietly() {
 # --train_args after them. A launcher (torchrun ...) starts a process for each GPU; if
 # it is empty, ESPnet does. A training that was interrupted goes on.
 train() {
-    local command=(python) more=(--resume true)
+    local command=(python) more=(--resume true) part file
     if [ -n "$1" ]; then
         split_words "$1"
         command=("${words[@]}")
@@ -133,30 +144,40 @@ train() {
     say "Stage 2: training, with $config into $exp"
     need "$data_dir/train/wav.scp" 1
     mkdir -p "$exp"
-    quietly "$exp/train.log" "${command[@]}" -m balancer.bin.gan_codec_train \
+    for part in train valid; do
+        for file in $(data_of); do
+            more+=("--${part}_data_path_and_name_and_type" "$data_dir/$part/$file")
+        done
+        more+=("--${part}_shape_file" "$data_dir/$part/utt2num_samples")
+    done
+    quietly "$exp/train.log" "${command[@]}" -m "balancer.bin.gan_${kind}_train" \
         --config "$config" --output_dir "$exp" --ngpu "$ngpu" \
-        --train_data_path_and_name_and_type "$data_dir/train/wav.scp,audio,sound" \
-        --valid_data_path_and_name_and_type "$data_dir/valid/wav.scp,audio,sound" \
-        --train_shape_file "$data_dir/train/utt2num_samples" \
-        --valid_shape_file "$data_dir/valid/utt2num_samples" \
         "${more[@]}" "$@" ${words[@]+"${words[@]}"}
     say "The models, the log and the curves are in $exp: *.pth, train.log, images/"
 }
 
-# decode PART: decodes a data folder with ESPnet's own inference.
+# decode PART: decodes, or speaks, a data folder with ESPnet's own inference.
 decode() {
-    say "Stage 3: decoding the data of $data_dir/$1 with ESPnet's inference"
+    local inference=gan_codec_inference input
+    [ $kind = codec ] || inference=tts_inference
+    input=$(input_of)
+    say "Stage 3: $inference, of ESPnet, on the data of $data_dir/$1"
     need "$exp/config.yaml" 2
     need "$exp/$decode_model" 2
-    need "$data_dir/$1/wav.scp" 1
+    need "$data_dir/$1/${input%%,*}" 1
     mkdir -p "$exp/decode"
     : >"$exp/decode/decode.log"
-    quietly "$exp/decode/decode.log" --total "$(wc -l <"$data_dir/$1/wav.scp")" \
-        python -m espnet2.bin.gan_codec_inference \
+    quietly "$exp/decode/decode.log" \
+        --total "$(wc -l <"$data_dir/$1/${input%%,*}")" \
+        python -m "espnet2.bin.$inference" \
         --train_config "$exp/config.yaml" --model_file "$exp/$decode_model" \
-        --data_path_and_name_and_type "$data_dir/$1/wav.scp,audio,sound" \
+        --data_path_and_name_and_type "$data_dir/$1/$input" \
         --output_dir "$exp/decode" --ngpu "$((ngpu > 0))"
-    say "The decoded recordings are in $exp/decode/wav, the codes in $exp/decode/codec"
+    case $kind in
+        codec) say "The decoded recordings are in $exp/decode/wav, the codes in" \
+            "$exp/decode/codec" ;;
+        tts) say "What was spoken is in $exp/decode/wav" ;;
+    esac
 }
 
 show_balance() {
