@@ -12,12 +12,13 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import re
+import subprocess
 import sys
 import threading
 import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Collection, Dict, List, Optional, Sequence
+from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
 
 import study_plan as plan
 from study_data import PACKAGES, load, prepare
@@ -128,12 +129,8 @@ def train(args: argparse.Namespace) -> None:
     files, runs = Files(args), planned(args)
     waiting = files.results.missing(runs)
     folders = {data: files.recordings(data) for data in set(map(data_of, waiting))}
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["study_train"])
-    # The server imports what it preloads from there.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, sys.path)])
-    counter, failed = context.Value("q", 0), 0
-    pool = ProcessPoolExecutor(args.jobs, context, _start_worker, (counter,))
+    pool, counter = _processes(args.jobs)
+    failed = 0
     bar = tqdm(total=sum(run.config["steps"] for run in waiting), unit="step")
     going: Dict["Future[Dict[str, Any]]", plan.Run] = {}
     with bar, pool:
@@ -153,23 +150,36 @@ def train(args: argparse.Namespace) -> None:
             bar.update(counter.value - bar.n)
             for task in done:
                 failed += not _keep(task, going.pop(task), files.results, bar)
-    if failed or waiting:
+    if waiting:
         names = ", ".join(repr(run.key) for run in waiting)
-        sys.exit(
-            f"study.py: {failed} trainings failed"
-            + (
-                f"; not begun, since they need others' results: {names}"
-                if names
-                else ""
-            )
-        )
+        print(f"study.py: not begun, since they need others' results: {names}")
+    if failed:
+        sys.exit(f"study.py: {failed} trainings failed")
+
+
+def _processes(jobs: int) -> Tuple[ProcessPoolExecutor, Any]:
+    """Return processes that have imported what a training needs, and their counter."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["study_train"])
+    # The server imports what it preloads from there.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    counter = context.Value("q", 0)
+    return ProcessPoolExecutor(jobs, context, _start_worker, (counter,)), counter
+
+
+def commit() -> str:
+    """Return which commit of the package trains, "" outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty"]
+    answer = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+    return answer.stdout.strip()
 
 
 def _keep(task: Any, run: plan.Run, results: Results, bar: Any) -> bool:
     """Write the result of a training that has ended; return whether it has one."""
     error = task.exception()
     if error is None:
-        results.add({"key": run.key, "config": run.config, **task.result()})
+        of = {"key": run.key, "config": run.config, "commit": commit()}
+        results.add({**of, **task.result()})
     else:
         text = "".join(traceback.format_exception(error))
         bar.write(f"study.py: {run.key!r} failed:\n{text}", sys.stderr)
