@@ -3,8 +3,10 @@
     python -m balancer.bin.plot_stats exp/DIR
     python -m balancer.bin.plot_stats exp/A exp/B --output a_and_b.png --csv
 
-Reads the TensorBoard events that ESPnet left, a point for each log interval, or, where
-there are none, checkpoint.pth, a point for each epoch.
+Reads the TensorBoard events of any training loop that logs the balancer's stats, under
+tags such as `balancer/mel_share`. Of ESPnet's trainings a point is a log interval, or,
+without events, an epoch of checkpoint.pth. Of a folder that several trainings wrote to
+the last one is drawn; one that was resumed is drawn whole.
 """
 
 import argparse
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import List, Optional, Sequence
 
 from balancer.bin.command import check_output, run_command
-from balancer.reports.runs import Run, read_run, rows
+from balancer.reports.runs import Run, read_runs, rows
 
 HEADER = ("run", "step", "stat", "loss", "value")
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -27,7 +29,11 @@ def get_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "exp", type=Path, nargs="+", metavar="DIR", help="--output_dir of a training"
+        "exp",
+        type=Path,
+        nargs="+",
+        metavar="DIR",
+        help="ESPnet's --output_dir, or where a loop writes TensorBoard's events",
     )
     parser.add_argument(
         "--output",
@@ -55,7 +61,7 @@ def draw_sheet(options: argparse.Namespace) -> None:
     try:
         from balancer.reports.plots import draw
 
-        runs = with_own_names([read_run(folder) for folder in options.exp], options.exp)
+        runs = read(options.exp)
     except ImportError as error:
         raise ImportError(
             f"{error}: install the extra, `pip install 'espnet-balancer[plot]'`"
@@ -86,12 +92,15 @@ def picture(output: Optional[Path], folders: Sequence[Path]) -> Path:
     return output
 
 
-def with_own_names(runs: List[Run], folders: Sequence[Path]) -> List[Run]:
-    """Call runs whose folders have the same name by their whole paths."""
-    names = [run.name for run in runs]
-    for run, folder in zip(runs, folders):
-        if names.count(run.name) > 1:
-            run.name = str(folder)
+def read(folders: Sequence[Path]) -> List[Run]:
+    """Return the runs; those whose folders have one name go by their whole paths."""
+    names = [folder.resolve().name for folder in folders]
+    runs = []
+    for folder, name in zip(folders, names):
+        for run in read_runs(folder):
+            if names.count(name) > 1:
+                run.name = str(folder) + run.name[len(name) :]
+            runs.append(run)
     return runs
 
 

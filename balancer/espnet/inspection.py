@@ -16,7 +16,7 @@ from balancer.espnet.recipe import Batch
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.loss_balancer import Balancer
 from balancer.reports.inspection import Inspection
-from balancer.reports.runs import subjects_of
+from balancer.reports.stats import subjects_of
 
 
 def train(

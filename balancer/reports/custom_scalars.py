@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Dict, List, Sequence
 
 from balancer.loss_balancer import Balancer
-from balancer.reports.runs import COSINE, QUANTITIES, STATS
+from balancer.reports.stats import COSINE, QUANTITIES, STATS
 
 SUFFIX = ".balancer"
 

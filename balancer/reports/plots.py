@@ -5,10 +5,12 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from balancer.reports.runs import COSINE, QUANTITIES, STATS, TOTAL, Points, Run, Stat
+from balancer.reports.runs import Run
+from balancer.reports.stats import COSINE, QUANTITIES, STATS, TOTAL, Points, Stat
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, but the yellow, which
 # is too pale for a line. Where they come round again, markers tell the lines apart.
@@ -40,7 +42,7 @@ def draw(runs: Sequence[Run]) -> Figure:
             f"{len(runs)} trainings are too many for one sheet: at most "
             f"{len(RUN_STYLES)} line styles can be told apart"
         )
-    losses = list(dict.fromkeys(name for run in runs for name in run.weights))
+    losses = list(dict.fromkeys(name for run in runs for name in run.losses))
     looks = {name: _look(i) for i, name in enumerate(losses)}
     all_pairs = list(dict.fromkeys(pair for run in runs for pair in run.of("cosine")))
     strongest = _strongest(all_pairs, runs)
@@ -57,7 +59,7 @@ def draw(runs: Sequence[Run]) -> Figure:
         combined: Dict[str, Look] = {"": dict(color="0.2")}
         subjects = {"cosine": pairs, "total_grad_norm": combined}
         _draw_panel(axes, panel, runs, subjects.get(panel.name, looks))
-    legend = figure.legend(handles=entries, loc="outside right upper", frameon=False)
+    legend = _legend(figure, entries, loc="outside right upper")
     for text, entry in zip(legend.get_texts(), entries):
         text.set_fontweight("bold" if entry.get_linestyle() == "None" else "normal")
     _name_runs(figure, [run.name for run in runs])
@@ -113,7 +115,7 @@ def _draw_targets(axes: Axes, run: Run, looks: Mapping[str, Look]) -> float:
     """
     highest = 0.0
     for name, points in run.targets().items():
-        same = [n for n, weight in run.weights.items() if weight == run.weights[name]]
+        same = [n for n, others in run.targets().items() if others == points]
         many = len(same) > 4
         turn, period = (0, 7) if many else (7 * same.index(name), 7 * len(same))
         look: Look = dict(
@@ -206,16 +208,25 @@ def _entries(looks: Mapping[str, Look]) -> List[Line2D]:
 def _name_runs(figure: Figure, names: Sequence[str]) -> None:
     """Name one run in the title, several below the panels with their line styles."""
     if len(names) == 1:
-        figure.suptitle(names[0])
+        figure.suptitle(names[0], parse_math=False)
         return
     longest = max(len(name) for name in names)
-    figure.legend(
-        handles=[
-            Line2D([], [], label=name, color="0.2", linestyle=line)
-            for name, line in zip(names, RUN_STYLES)
-        ],
-        loc="outside lower center",
-        ncols=max(1, min(len(names), 120 // (longest + 8))),
-        frameon=False,
-        handlelength=4,
-    )
+    entries = [
+        Line2D([], [], label=name, color="0.2", linestyle=line)
+        for name, line in zip(names, RUN_STYLES)
+    ]
+    columns = max(1, min(len(names), 120 // (longest + 8)))
+    _legend(figure, entries, loc="outside lower center", ncols=columns, handlelength=4)
+
+
+def _legend(figure: Figure, entries: List[Line2D], **look: Any) -> Legend:
+    """Return a legend with the entries' labels as they are.
+
+    Matplotlib leaves out what begins with _ and reads formulas between $ and $.
+    """
+    labels = ["x"] * len(entries)
+    legend = figure.legend(entries, labels, frameon=False, **look)
+    for text, entry in zip(legend.get_texts(), entries):
+        text.set_parse_math(False)
+        text.set_text(entry.get_label())
+    return legend

@@ -1,42 +1,17 @@
-"""The balancer's stats over a training, as ESPnet left them in its output folder."""
+"""The balancer's stats over a training, as ESPnet or any other loop left them."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from balancer._scales.weights import Weight, weights_at
 from balancer.loss_balancer import Balancer
+from balancer.reports.events import FILES, has_events, read_events
 from balancer.reports.files import ReportError, read_checkpoint, read_yaml
+from balancer.reports.stats import TARGET, Points, losses_of, subjects_of
 
-Points = Dict[int, float]  # training step → value
-
-
-class Stat(NamedTuple):
-    """A stat, reported for each loss as `{loss}_{name}` unless it says otherwise."""
-
-    name: str
-    title: str
-    log: bool = True  # whether it is drawn on a logarithmic axis
-
-
-STATS = (
-    Stat("share", "Share of the balanced gradient", log=False),
-    Stat("ratio", "Share if nothing were balanced (ratio)"),
-    Stat("norm", "Gradient norm"),
-    Stat("scale", "Scale"),
-)
-COSINE = Stat("cosine", "Cosine of two gradients", log=False)  # {a}_{b}_cosine
-TOTAL = Stat("total_grad_norm", "Norm of the combined gradient", log=False)  # no loss
-# What a GradientProbe takes.
-QUANTITIES = (
-    Stat("norm_test", "Norm test"),
-    Stat("inner_product_test", "Inner product test"),
-    Stat("orthogonality_test", "Orthogonality test"),
-    Stat("mean_gsnr", "Mean gradient signal-to-noise ratio"),
-    Stat("critical_batch_size", "Critical batch size"),
-    Stat("early_stopping", "Early stopping (above 0: stop)", log=False),
-)
+__all__ = ["ReportError", "Run", "read_run", "read_runs", "rows"]
 
 
 @dataclass
@@ -45,36 +20,58 @@ class Run:
 
     Attributes:
         name: the folder's name.
-        weights: loss → weight, in the order of the configuration, for each loss that
-            has stats.
-        balanced: whether the gradients were balanced (balance_grads).
+        losses: those that have stats; of ESPnet in the order of the configuration.
         series: (stat, subject) → its points. The subject is a loss, for `cosine` a pair
             of losses as "a, b", for `total_grad_norm` nothing.
+        weights: loss → weight, where ESPnet's configuration says them.
     """
 
     name: str
-    weights: Dict[str, Weight]
-    balanced: bool
+    losses: List[str]
     series: Dict[Tuple[str, str], Points]
+    weights: Dict[str, Weight] = field(default_factory=dict)
 
     def targets(self) -> Dict[str, Points]:
-        """Return loss → w_i / Σ_j w_j, nothing if the gradients were not balanced."""
-        targets: Dict[str, Points] = {name: {} for name in self.weights}
-        steps = {step for points in self.of("share").values() for step in points}
-        for step in sorted(steps):
-            weights = weights_at(self.weights, step - 1)  # calls count from 0
-            total = sum(weights.values())
-            for name, weight in weights.items():
-                targets[name][step] = weight / total if total else 0.0
-        return targets if self.balanced else {}
+        """Return loss → w_i / Σ_j w_j, where it is known and shares are to reach it."""
+        return self.of(TARGET.name)
 
     def of(self, stat: str) -> Dict[str, Points]:
         """Return subject → points of one stat."""
         return {name: p for (kind, name), p in self.series.items() if kind == stat}
 
 
+def read_runs(folder: Path) -> List[Run]:
+    """Return the stats of a training, of each of its balancers.
+
+    Args:
+        folder: ESPnet's --output_dir, or where any loop wrote TensorBoard's events,
+            under tags such as `balancer/mel_share`; or a folder above it. Targets are
+            those that the loop logged; see balancer.reports.targets.
+
+    Raises:
+        ReportError: nothing was reported in this folder, or nothing by a balancer.
+        ImportError: there are events and TensorBoard is not installed.
+    """
+    if not folder.is_dir():
+        found = "no folder" if folder.exists() else "missing"
+        raise ReportError(f"{folder} is {found}: give the folder of a training")
+    if is_espnet(folder):
+        return [read_run(folder)]
+    balancers = read_events(_folder_of_events(folder))
+    if not balancers:
+        raise ReportError(
+            f"{folder} has TensorBoard events, but no stats of a balancer in them: log "
+            "what the balancer returns, as `balancer/mel_share`"
+        )
+    name = folder.resolve().name
+    return [
+        _run(f"{name}, {prefix.rstrip('/')}" if len(balancers) > 1 else name, keys)
+        for prefix, keys in balancers.items()
+    ]
+
+
 def read_run(folder: Path, per_epoch: bool = False) -> Run:
-    """Return the stats of a training.
+    """Return the stats of one of ESPnet's trainings.
 
     Each interval's means are read from the TensorBoard events if there are any, else
     each epoch's from checkpoint.pth.
@@ -89,36 +86,87 @@ def read_run(folder: Path, per_epoch: bool = False) -> Run:
     """
     config = _config(folder)
     events = folder / "tensorboard" / "train"
-    keys = _interval_points(events) if events.is_dir() and not per_epoch else {}
+    keys: Dict[str, Points] = {}
+    if events.is_dir() and not per_epoch:
+        keys = read_events(events).get("", {})
     if not losses_of(keys):
         keys = _epoch_points(folder)
-    section = config.get("balancer_conf") or {}
-    losses = losses_of(keys)
-    if not losses:
+    if not losses_of(keys):
         raise ReportError(
             f"{folder} has no stats of a balancer; its config.yaml says `balancer: "
             f"{config.get('balancer') or 'none'}`"
         )
+    run = _run(folder.resolve().name, keys)
+    section = config.get("balancer_conf") or {}
     # Without weights in the configuration all losses weigh alike.
-    given = section.get("weights") or dict.fromkeys(losses, 1.0)
+    given = section.get("weights") or dict.fromkeys(run.losses, 1.0)
     weights = Balancer.from_config({"weights": given}).weights
     assert weights is not None
-    order = [name for name in weights if name in losses]
-    series = {subject: keys[key] for key, subject in subjects_of(keys, order)}
-    return Run(
-        name=folder.resolve().name,
-        weights={name: weights[name] for name in order},
-        balanced=section.get("balance_grads", True),
-        series=series,
-    )
+    order = [name for name in weights if name in run.losses]
+    run = _run(run.name, keys, order)
+    run.weights = {name: weights[name] for name in order}
+    # A weighting of TorchJD's chooses other coefficients.
+    if section.get("balance_grads", True) and not section.get("weighting"):
+        run.series.update(_targets(run))
+    return run
 
 
 def rows(run: Run) -> Iterator[Tuple[str, int, str, str, float]]:
     """Yield (run, step, stat, subject, value) of each value, of the targets at last."""
-    targets = {("target", name): points for name, points in run.targets().items()}
-    for (stat, subject), points in {**run.series, **targets}.items():
+    for (stat, subject), points in sorted(
+        run.series.items(), key=lambda item: item[0][0] == TARGET.name
+    ):
         for step, value in points.items():
             yield run.name, step, stat, subject, value
+
+
+def is_espnet(folder: Path) -> bool:
+    """Return whether a folder is the --output_dir of one of ESPnet's trainings."""
+    if (folder / "tensorboard" / "train").is_dir():
+        return True
+    return (folder / "config.yaml").is_file() and not any(folder.rglob(FILES))
+
+
+def _run(name: str, keys: Dict[str, Points], losses: Sequence[str] = ()) -> Run:
+    losses = list(losses) or losses_of(keys)
+    series = {subject: keys[key] for key, subject in subjects_of(keys, losses)}
+    return Run(name, losses, series)
+
+
+def _targets(run: Run) -> Dict[Tuple[str, str], Points]:
+    """Return ("target", loss) → w_i / Σ_j w_j at each step that has a share."""
+    found: Dict[Tuple[str, str], Points] = {
+        (TARGET.name, name): {} for name in run.weights
+    }
+    steps = itertools.chain(*run.of("share").values())
+    for step in sorted(set(steps)):
+        weights = weights_at(run.weights, step - 1)  # calls count from 0
+        total = sum(weights.values())
+        for name, weight in weights.items():
+            found[TARGET.name, name][step] = weight / total if total else 0.0
+    return found
+
+
+def _folder_of_events(folder: Path) -> Path:
+    """Return the one folder of events in a folder and in those in it.
+
+    Raises:
+        ReportError: there is none, or several.
+    """
+    if has_events(folder):
+        return folder
+    found = sorted({path.parent for path in folder.rglob(FILES)})
+    if not found:
+        raise ReportError(
+            f"{folder} has no TensorBoard events: give the folder that a SummaryWriter "
+            "or a logger wrote to, or the --output_dir of one of ESPnet's trainings"
+        )
+    if len(found) > 1:
+        names = ", ".join(map(str, found[:3])) + ", …" * (len(found) > 3)
+        raise ReportError(
+            f"{folder} has {len(found)} folders of events: name those to draw ({names})"
+        )
+    return found[0]
 
 
 def _config(folder: Path) -> Dict[str, Any]:
@@ -152,51 +200,3 @@ def _epoch_points(folder: Path) -> Dict[str, Points]:
     except (LookupError, TypeError, AttributeError) as error:
         raise ReportError(f"{path} is no checkpoint of ESPnet's") from error
     return keys
-
-
-def _interval_points(folder: Path) -> Dict[str, Points]:
-    """Return key → the intervals' means, each at its interval's last step."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    tags = events.Tags()["scalars"]
-    ends: Dict[int, float] = {}
-    for event in events.Scalars("iter_epoch") if "iter_epoch" in tags else []:
-        ends.setdefault(event.step, event.wall_time)
-    return {tag: _without_epochs(events.Scalars(tag), ends) for tag in tags}
-
-
-def _without_epochs(events: Iterable[Any], ends: Dict[int, float]) -> Points:
-    """Return the intervals' means, the epochs' if an epoch is shorter than an interval.
-
-    ESPnet writes both under one tag. When an epoch ends it writes `iter_epoch` and then
-    the means over the epoch, at the epoch's last step.
-    """
-    intervals: Points = {}
-    epochs: Points = {}
-    # Of a step that a resumed training did again the later value stands.
-    for event in events:
-        is_epoch = event.wall_time >= ends.get(event.step, float("inf"))
-        (epochs if is_epoch else intervals)[event.step] = event.value
-    return dict(sorted((intervals or epochs).items()))
-
-
-def losses_of(keys: Iterable[str]) -> List[str]:
-    """Return the losses that the balancer reported, in the order of the reports."""
-    suffix = "_share"
-    return [key[: -len(suffix)] for key in keys if key.endswith(suffix)]
-
-
-def subjects_of(
-    keys: Iterable[str], losses: List[str]
-) -> Iterator[Tuple[str, Tuple[str, str]]]:
-    """Yield (key, (stat, subject)) for each key of the balancer that is there."""
-    there = set(keys)
-    for stat, name in itertools.product((*STATS, *QUANTITIES), losses):
-        if f"{name}_{stat.name}" in there:
-            yield f"{name}_{stat.name}", (stat.name, name)
-    for a, b in itertools.permutations(losses, 2):
-        if f"{a}_{b}_{COSINE.name}" in there:
-            yield f"{a}_{b}_{COSINE.name}", (COSINE.name, f"{a}, {b}")
-    if TOTAL.name in there:
-        yield TOTAL.name, (TOTAL.name, "")

@@ -57,7 +57,8 @@ def refused(capsys, *command):
 
 def test_refusals_are_one_line(trained, tmp_path, capsys):
     for options, message in [
-        ([tmp_path / "none"], "none has no config.yaml"),
+        ([tmp_path / "none"], "none is missing: give the folder"),
+        ([tmp_path], "has no TensorBoard events: give the folder"),
         ([trained] * 6, "plot_stats: 6 trainings .* at most 5"),
         ([trained, "--output", tmp_path / "b"], "b is no picture.*end in .png, .pdf"),
         ([trained, "--output", tmp_path / "a.tif"], "a.tif is no picture"),

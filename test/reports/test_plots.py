@@ -7,19 +7,25 @@ import warnings
 import pytest
 from matplotlib.colors import to_hex
 
-from balancer._scales.weights import Ramp
+from balancer._scales.weights import Ramp, weights_at
 from balancer.reports.plots import COLORS, MOST_POINTS, draw
-from balancer.reports.runs import QUANTITIES, STATS, Run
+from balancer.reports.runs import Run
+from balancer.reports.stats import QUANTITIES, STATS
 
 
-def run(losses=3, steps=20, name="run", weights=None, stats=(*STATS, *QUANTITIES)):
+def run(losses=3, steps=20, label="run", weights=None, stats=(*STATS, *QUANTITIES)):
     names = [f"loss_{i}" for i in range(losses)]
     points = {step: 0.1 * (1 + step % 3) for step in range(1, steps + 1)}
     series = {(stat.name, n): dict(points) for stat in stats for n in names}
     series["total_grad_norm", ""] = points
     for i, pair in enumerate(itertools.combinations(names, 2)):
         series["cosine", ", ".join(pair)] = dict.fromkeys(points, (-1) ** i / (i + 1.0))
-    return Run(name, weights or dict.fromkeys(names, 1.0), True, series)
+    for step in points:
+        now = weights_at(weights or dict.fromkeys(names, 1.0), step - 1)
+        for name, weight in now.items():
+            target = series.setdefault(("target", name), {})
+            target[step] = weight / sum(now.values()) if sum(now.values()) else 0.0
+    return Run(label, names, series)
 
 
 def panels(figure):
@@ -50,7 +56,7 @@ def boxes(figure):
 )
 def test_no_text_overlaps_another_or_the_border(losses, trainings, stats):
     names = [f"{i}" + 10 * "_longer" for i in range(trainings)]
-    figure = draw([run(losses, steps=3, name=name, stats=stats) for name in names])
+    figure = draw([run(losses, steps=3, label=name, stats=stats) for name in names])
     found = boxes(figure)
     width, height = figure.bbox.size
     for box in found:
@@ -58,6 +64,21 @@ def test_no_text_overlaps_another_or_the_border(losses, trainings, stats):
     for one, other in itertools.combinations(found, 2):
         overlap = one.intersection(one, other)
         assert not overlap or min(overlap.width, overlap.height) < 1
+
+
+def test_names_are_shown_as_they_are():
+    """Whatever a folder or a loss is called, and each pair of such losses."""
+    one = run(losses=2, stats=STATS, label="$\\wrong{$")
+    one.losses = ["_a", "$b_$c"]
+    one.series = {
+        (stat, subject.replace("loss_0", "_a").replace("loss_1", "$b_$c")): points
+        for (stat, subject), points in one.series.items()
+    }
+    for trainings in ([one], [one, run(label="_other")]):
+        figure = draw(trainings)
+        figure.savefig("/dev/null", format="png")
+        assert {"_a", "$b_$c", "_a, $b_$c"} < set(texts(figure))
+    assert {"$\\wrong{$", "_other"} < set(texts(figure))
 
 
 def test_each_loss_can_be_told_from_every_other():
@@ -69,8 +90,9 @@ def test_each_loss_can_be_told_from_every_other():
 
 def test_lines_hold_the_values_and_dashes_the_targets():
     weights = {"loss_0": 3.0, "loss_1": 1.0, "loss_2": 0.0}
-    one, other = run(weights=weights), run(name="other", steps=10)
-    other.balanced = False
+    one, other = run(weights=weights), run(label="other", steps=10)
+    for name in other.losses:
+        del other.series["target", name]
     shares = panels(draw([one, other]))["Share of the balanced gradient"]
     lines = shares.get_lines()
     assert list(lines[1].get_xdata()) == list(range(1, 21))
