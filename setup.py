@@ -73,6 +73,7 @@ EXTRAS = {
         "mypy",
         "numpy",
         "pytest",
+        "pytest-random-order",
         "pytest-xdist",
         "types-PyYAML",
     ],

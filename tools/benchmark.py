@@ -9,6 +9,7 @@ ways alike. The table has medians and, in brackets, quartiles.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 import torch
@@ -36,6 +38,8 @@ from benchmark_ways import (
 from torch import Tensor
 from tqdm import tqdm
 
+from balancer.bin.command import at_least, check_output, check_picture, run_command
+
 UPDATE_EVERY = (1, 4, 8, 16)
 PARTS = ("forward", "balancing", "backward")
 Times = Dict[str, Dict[str, List[float]]]
@@ -43,8 +47,13 @@ Times = Dict[str, Dict[str, List[float]]]
 
 def main() -> None:
     """Run what the command line asks for."""
-    args = parse_args()
+    run_command(get_parser(), benchmark)
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    """Measure, print, and write what was asked for."""
     warnings.filterwarnings("ignore")  # ESPnet's, about its own code
+    check(args)
     if args.scaling:
         import benchmark_scaling
 
@@ -70,26 +79,54 @@ def main() -> None:
         plot(args, rows)
 
 
-def parse_args() -> argparse.Namespace:
-    """Return the command line's options."""
+def get_parser() -> argparse.ArgumentParser:
+    """Return the command's parser."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     codecs = ["soundstream", "encodec", "dac", "funcodec"]
-    parser.add_argument("--codec", choices=codecs, default="soundstream")
-    parser.add_argument("--size", choices=["mini", "base", "paper"], default="base")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--length", type=int, default=8000, help="samples, at 16 kHz")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument(
-        "--memory", action="store_true", help="peaks too, each in a process of its own"
-    )
-    parser.add_argument("--json", help="write the figures to this file")
-    parser.add_argument("--plot", help="draw a bar chart into this file")
-    parser.add_argument("--scaling", action="store_true", help="how the cost grows")
-    parser.add_argument("--peak_of", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    add = parser.add_argument
+    add("--codec", choices=codecs, default="soundstream")
+    add("--size", choices=["mini", "base", "paper"], default="base")
+    add("--device", default="cpu", help="as PyTorch names it (cpu)")
+    add("--batch", type=at_least(1), default=4, help="recordings in it (4)")
+    add("--length", type=at_least(1), default=8000, help="samples, at 16 kHz (8000)")
+    # Quartiles need two.
+    add("--rounds", type=at_least(2), default=20, help="to take medians over (20)")
+    add("--memory", action="store_true", help="peaks too, each in its own process")
+    add("--json", type=Path, help="write the figures to this file")
+    add("--plot", type=Path, help="draw a bar chart into this png, pdf or svg file")
+    add("--scaling", action="store_true", help="how the cost grows")
+    add("--peak_of", help=argparse.SUPPRESS)
+    return parser
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise before the measuring if its end could not be reached.
+
+    Raises:
+        ImportError: there is no Matplotlib to draw with.
+        OSError: a file cannot be written.
+        ValueError: a file or the device cannot be used.
+    """
+    if args.json:
+        check_output(args.json)
+    if args.plot:
+        if not importlib.util.find_spec("matplotlib"):
+            raise ImportError(
+                "--plot needs Matplotlib: install the extra, `pip install "
+                "'espnet-balancer[benchmark]'`"
+            )
+        check_picture(args.plot)
+        if args.scaling:
+            raise ValueError("--plot draws no chart of --scaling: leave one out")
+    try:
+        torch.zeros(1, device=args.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"--device {args.device} cannot be used here: {reason}"
+        ) from error
 
 
 def settings(args: argparse.Namespace) -> Dict[str, Any]:
@@ -150,7 +187,7 @@ def check_gradients(turn: Turn, ways: Dict[str, Way]) -> None:
         apart = [a - b for a, b in zip(found[name], expected)]
         error = (torch.stack([grad.norm() for grad in apart]).norm() / size).item()
         if error > 1e-4:
-            raise SystemExit(f"{name} gives another gradient: off by {error:.1e}")
+            raise ValueError(f"{name} gives another gradient: off by {error:.1e}")
     print(f"{len(ways) - 1} ways of balancing give the generator the same gradient.")
 
 
@@ -251,10 +288,13 @@ def plot(args: argparse.Namespace, rows: List[Dict[str, Any]]) -> None:
     names = [row["name"] for row in rows][::-1]
     ratios = [row["ratio"] for row in rows][::-1]
     colours = ["#0072B2" if name.startswith("ours") else "#999999" for name in names]
-    bars = axes.barh(names, ratios, color=colours)
-    axes.bar_label(bars, fmt="%.2f", padding=4)
+    axes.barh(names, ratios, color=colours)
     axes.axvline(1.0, color="black", linewidth=0.8)
-    axes.set_xlim(0, 1.12 * max(ratios))
+    axes.set_xlim(0, 1.02 * max(ratios))
+    # In a column of their own, where neither the line nor a bar crosses them.
+    for i, ratio in enumerate(ratios):
+        place = axes.get_yaxis_transform()
+        axes.text(1.01, i, f"{ratio:.2f}", transform=place, va="center")
     axes.set_xlabel("duration of a generator turn, ratio to no balancing")
     axes.set_title(f"{args.codec}, {args.size} model, {args.device}", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

@@ -17,6 +17,8 @@ from typeguard import TypeCheckError
 
 EXIT_STATUS = 2  # argparse's own, for a wrong command line
 
+PICTURES = (".png", ".pdf", ".svg")
+
 # Errors whose messages are written for people.
 SPOKEN = (ValueError, OSError, ImportError, TypeCheckError)
 
@@ -98,6 +100,20 @@ def at_least(least: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def check_picture(path: Path) -> Path:
+    """Do what check_output does, for a picture.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: no picture has this suffix, or the path is a folder.
+    """
+    if path.suffix.lower() not in PICTURES:
+        raise ValueError(
+            f"{path} is no picture's name: it must end in {', '.join(PICTURES)}"
+        )
+    return check_output(path)
 
 
 def check_output(path: Path) -> Path:

@@ -14,11 +14,10 @@ import csv
 from pathlib import Path
 from typing import List, Optional, Sequence
 
-from balancer.bin.command import check_output, run_command
+from balancer.bin.command import check_output, check_picture, run_command
 from balancer.reports.runs import Run, read_runs, rows
 
 HEADER = ("run", "step", "stat", "loss", "value")
-SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -66,30 +65,14 @@ def draw_sheet(options: argparse.Namespace) -> None:
         raise ImportError(
             f"{error}: install the extra, `pip install 'espnet-balancer[plot]'`"
         ) from error
-    output = picture(options.output, options.exp)
-    check_output(output)
+    alone = options.exp[0] if len(options.exp) == 1 else Path()
+    output = check_picture(options.output or alone / "balance.png")
     draw(runs).savefig(output, dpi=130)
     print(f"The picture is {output}")
     if options.csv:
         table = check_output(output.with_suffix(".csv"))
         write_csv(runs, table)
         print(f"The values are in {table}")
-
-
-def picture(output: Optional[Path], folders: Sequence[Path]) -> Path:
-    """Return where the picture goes.
-
-    Raises:
-        ValueError: no picture has this suffix.
-    """
-    if output is None:
-        return (folders[0] if len(folders) == 1 else Path()) / "balance.png"
-    if output.suffix.lower() not in SUFFIXES:
-        raise ValueError(
-            f"--output {output} is no picture's name: it must end in "
-            + ", ".join(SUFFIXES)
-        )
-    return output
 
 
 def read(folders: Sequence[Path]) -> List[Run]:

@@ -64,6 +64,7 @@ class WatchedTurn:
         self._handed: Dict[str, Tensor] = {}
         self._scores: List[Tensor] = []  # of the discriminator, held for their ids
         self._handles: List[RemovableHandle] = []
+        self._depth = 0  # of the loss modules that run within one another
 
     def __enter__(self) -> "WatchedTurn":
         self._watch("discriminator", self._see_scores)
@@ -89,6 +90,7 @@ class WatchedTurn:
         ]
 
     def _see_outputs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._depth += module is not self._watched["discriminator"]
         known = {id(tensor) for tensor in [*self.outputs, *self._scores]}
         for tensor in tree_leaves((args, kwargs)):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
@@ -120,6 +122,12 @@ class WatchedTurn:
             return self._handed[name].clone()
 
         def hook(module: nn.Module, args: Any, result: Any) -> Any:
+            self._depth -= 1
+            if self._depth:
+                raise ValueError(
+                    f"{attribute} runs within another module of balancer_conf.losses: "
+                    "name one of the two"
+                )
             return tree_map_only(Tensor, keep, result)
 
         return hook

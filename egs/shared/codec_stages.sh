@@ -35,6 +35,10 @@ read_options() {
     [[ $ngpu =~ ^[0-9]+$ ]] || bad_option "--ngpu is a number, not $ngpu"
     [ -z "$wav_dir" ] || [ -d "$wav_dir" ] || bad_option "--wav_dir is no folder: $wav_dir"
     [ -z "$config" ] || [ -f "$config" ] || bad_option "--config is no file: $config"
+    case $verbose in
+        true | false) ;;
+        *) bad_option "--verbose is true or false, not $verbose" ;;
+    esac
 }
 
 # enter FOLDER: paths on the command line count from where the user stands, the defaults
@@ -48,8 +52,27 @@ enter() {
     config=${config:-conf/train_$codec.yaml}
     data_dir=${data_dir:-data}
     exp=${exp_dir:-exp}/${tag:-$(basename "$config" .yaml)}
+    case $data_dir in *,*)
+        bad_option "the path of --data_dir has a comma, where ESPnet splits: $data_dir" ;;
+    esac
     # shellcheck source=tools/setup.sh
     . "$shared/../../tools/setup.sh"
+    local option
+    for option in train_args ${launcher+launcher}; do
+        python -c 'import shlex, sys; shlex.split(sys.argv[1])' "${!option}" \
+            2>/dev/null || bad_option "--$option has an open quote: ${!option}"
+    done
+    check_gpus
+}
+
+# Before hours of other work, not after.
+check_gpus() {
+    local found
+    within 2 || within 3 || return 0
+    [ "$ngpu" -gt 0 ] || return 0
+    found=$(python -c 'import torch; print(torch.cuda.device_count())')
+    [ "$ngpu" -le "$found" ] || bad_option "--ngpu $ngpu, but PyTorch finds $found" \
+        "GPUs on this machine; --ngpu 0 trains on the CPU"
 }
 
 say() { echo "[$(date +%T)] $*"; }
@@ -63,25 +86,61 @@ need() {
     }
 }
 
-# train "COMMAND" ARGUMENT...: runs the trainer by COMMAND (python, torchrun ...) with
-# the arguments, and those of --train_args after them.
-train() {
-    local command given
-    read -r -d '' -a command <<<"$1" || true
+# split_words TEXT: sets the array `words` to the words of a text, quoted as in a shell.
+split_words() {
+    local word
+    words=()
+    while IFS= read -r -d '' word; do
+        words+=("$word")
+    done < <(python -c 'import shlex, sys
+for word in shlex.split(sys.argv[1]):
+    sys.stdout.write(word + "\0")' "$1")
+}
+
+# quietly LOG [--total N] COMMAND...: runs a command of ESPnet and shows its progress.
+quietly() {
+    local log=$1 total=()
     shift
-    read -r -d '' -a given <<<"$train_args" || true
+    if [ "$1" = --total ]; then
+        total=(--total "$2")
+        shift 2
+    fi
+    # ${total[@]+...}: an empty array is an error under `set -u` in old bash.
+    python "$shared/run_quietly.py" --verbose "$verbose" ${total[@]+"${total[@]}"} \
+        "$log" "$@" || {
+        local status=$? end="has failed"
+        [ "$status" != 130 ] || end="was interrupted"
+        echo "run.sh: this stage $end; all that it printed is in $log" >&2
+        exit "$status"
+    }
+}
+
+# train LAUNCHER ARGUMENT...: runs the trainer with the arguments, and those of
+# --train_args after them. A launcher (torchrun ...) starts a process for each GPU; if
+# it is empty, ESPnet does. A training that was interrupted goes on.
+train() {
+    local command=(python) more=(--resume true)
+    if [ -n "$1" ]; then
+        split_words "$1"
+        command=("${words[@]}")
+        more+=(--multiprocessing_distributed false)
+    else
+        more+=(--multiprocessing_distributed true)
+    fi
+    [ "$ngpu" -gt 0 ] || more+=(--dist_backend gloo)
+    shift
+    split_words "$train_args"
     say "Stage 2: training, with $config into $exp"
     need "$data_dir/train/wav.scp" 1
     mkdir -p "$exp"
-    # ${given[@]+...}: an empty array is an error under `set -u` in old bash.
-    "${command[@]}" -m balancer.bin.gan_codec_train \
+    quietly "$exp/train.log" "${command[@]}" -m balancer.bin.gan_codec_train \
         --config "$config" --output_dir "$exp" --ngpu "$ngpu" \
         --train_data_path_and_name_and_type "$data_dir/train/wav.scp,audio,sound" \
         --valid_data_path_and_name_and_type "$data_dir/valid/wav.scp,audio,sound" \
         --train_shape_file "$data_dir/train/utt2num_samples" \
         --valid_shape_file "$data_dir/valid/utt2num_samples" \
-        "$@" ${given[@]+"${given[@]}"} 2>&1 | tee -a "$exp/train.log"
-    say "The model, its log and its curves are in $exp: *.pth, train.log, images/"
+        "${more[@]}" "$@" ${words[@]+"${words[@]}"}
+    say "The models, the log and the curves are in $exp: *.pth, train.log, images/"
 }
 
 # decode PART: decodes a data folder with ESPnet's own inference.
@@ -91,19 +150,23 @@ decode() {
     need "$exp/$decode_model" 2
     need "$data_dir/$1/wav.scp" 1
     mkdir -p "$exp/decode"
-    python -m espnet2.bin.gan_codec_inference \
+    : >"$exp/decode/decode.log"
+    quietly "$exp/decode/decode.log" --total "$(wc -l <"$data_dir/$1/wav.scp")" \
+        python -m espnet2.bin.gan_codec_inference \
         --train_config "$exp/config.yaml" --model_file "$exp/$decode_model" \
         --data_path_and_name_and_type "$data_dir/$1/wav.scp,audio,sound" \
-        --output_dir "$exp/decode" --ngpu "$((ngpu > 0))" 2>&1 |
-        tee "$exp/decode/decode.log"
+        --output_dir "$exp/decode" --ngpu "$((ngpu > 0))"
     say "The decoded recordings are in $exp/decode/wav, the codes in $exp/decode/codec"
 }
 
 show_balance() {
     say "Stage 4: the share of each balanced loss in the gradient, last epoch's means"
     need "$exp/checkpoint.pth" 2
-    python "$shared/show_balance.py" "$exp" |
-        tee "$exp/balance.txt"
+    if grep -q '^balancer: null' "$exp/config.yaml"; then
+        say "This training had no balancer, so there is nothing to show."
+        return
+    fi
+    python "$shared/show_balance.py" "$exp" | tee "$exp/balance.txt"
     say "The table is in $exp/balance.txt"
     python -m balancer.bin.plot_stats "$exp"
 }

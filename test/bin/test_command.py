@@ -55,3 +55,9 @@ def test_an_output_is_checked_before_the_work(tmp_path):
         command.check_output(tmp_path)
     with pytest.raises(OSError):
         command.check_output(old / "c.png")
+
+
+def test_a_pictures_name(tmp_path):
+    assert command.check_picture(tmp_path / "a.SVG") == tmp_path / "a.SVG"
+    with pytest.raises(ValueError, match="b is no picture's name: .*.png, .pdf, .svg"):
+        command.check_picture(tmp_path / "b")

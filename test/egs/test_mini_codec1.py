@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import re
 
 import numpy as np
 import pytest
@@ -30,6 +31,9 @@ def shared(name):
         (["--synthetic", "yes"], "--synthetic is true or false, not yes"),
         (["--num_processes", "0"], "--num_processes is a number from 1 on, not 0"),
         (["--num_processes", "2", "--ngpu", "1"], "--num_processes is for the CPU"),
+        (["--data_dir", "com,ma"], "--data_dir has a comma"),
+        (["--train_args", "--balancer_conf '{a: 1"], "--train_args has an open quote"),
+        (["--verbose", "1"], "--verbose is true or false, not 1"),
     ],
 )
 def test_bad_option_gets_a_usage_line(options, message):
@@ -53,17 +57,23 @@ def test_all_stages_on_a_folder_of_recordings(tmp_path):
         tmp_path / "in" / "deep" / "c.ogg", np.stack([wave, wave], 1), 22050
     )
     soundfile.write(tmp_path / "in" / "short.wav", wave[:50], 22050)
-    result = run(
-        *("--wav_dir", tmp_path / "in", "--data_dir", tmp_path / "data"),
-        *("--exp_dir", tmp_path / "exp", "--tag", "try"),
-        *(
-            "--train_args",
-            "--max_epoch 1 --use_matplotlib false --use_tensorboard false",
-        ),
-    )
+    options = [
+        *("--wav_dir", tmp_path / "in", "--data_dir", tmp_path / "in" / "data"),
+        *("--exp_dir", tmp_path / "exp", "--tag", "try", "--train_args"),
+    ]
+    quick = "--use_matplotlib false --use_tensorboard false"
+    result = run(*options, f"--max_epoch 1 {quick}", "--stop_stage", 2)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"epoch 1/1 .* validation mel_loss .* adv 0\.", result.stdout)
+    # Again: on what was trained, and not on the copies that the first run made.
+    result = run(*options, f"--max_epoch 2 {quick}")
     log = result.stdout + result.stderr
     assert result.returncode == 0, log
-    assert "too short" in log and "short.wav" in log
+    assert "left out, shorter than 0.62 s: " in log and "short.wav" in log
+    assert len((tmp_path / "in/data/train/wav.scp").read_text().splitlines()) == 2
+    assert "goes on after epoch 1 of 2" in log and "epoch 1/2" not in log
+    assert "epoch 2/2" in log and len(result.stdout.splitlines()) < 25
+    assert "weight_norm" not in log  # ESPnet's noise is in train.log
     exp = tmp_path / "exp" / "try"
     assert "mel_share=" in (exp / "train.log").read_text()
     decoded = sorted((exp / "decode" / "wav").glob("*.wav"))

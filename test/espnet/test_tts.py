@@ -76,7 +76,10 @@ def test_balancer_none_is_stock_espnet_to_the_bit(train):
 
 
 def test_use_amp(train, monkeypatch):
-    """ESPnet's mixed precision is CUDA's; here its names stand for the CPU's."""
+    """ESPnet's mixed precision is CUDA's; here its names stand for the CPU's.
+
+    The losses have names of the recipe's own, too.
+    """
 
     class GradScaler(trainer.GradScaler):
         def __init__(self):
@@ -88,13 +91,20 @@ def test_use_amp(train, monkeypatch):
     monkeypatch.setattr(gan_trainer, "autocast", autocast)
     monkeypatch.setattr(trainer, "GradScaler", GradScaler)
     config = tts_recipe()
-    config["balancer_conf"].update(update_every=2, ema_decay=0.0)
+    losses = {"gan": "generator_adv_loss", "features": "feat_match_loss"}
+    losses["spectrum"] = "mel_loss"
+    config["balancer_conf"].update(
+        losses=losses,
+        weights=dict.fromkeys(losses, 1.0),
+        update_every=2,
+        ema_decay=0.0,
+    )
     config["max_epoch"] = 2
     half = checkpoint(train(BalancedGANTTSTask, {**config, "use_amp": True}, "half"))
     whole = checkpoint(train(BalancedGANTTSTask, config, "whole"))
     norms, expected = (c["optimizers"][0]["balancer"]["norms"] for c in (half, whole))
     assert half["scaler"]["scale"] >= 1.0
-    assert norms == pytest.approx(expected, rel=0.3)
+    assert set(norms) == set(losses) and norms == pytest.approx(expected, rel=0.3)
 
 
 @pytest.mark.parametrize(

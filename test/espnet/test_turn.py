@@ -1,5 +1,6 @@
 """The watch over a generator turn, on nets that do what ESPnet's may do."""
 
+import doctest
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 from balancer import Balancer
+from balancer.espnet import turn as turns
 from balancer.espnet.losses import check_balanced, lambdas_of, losses_of, read_losses
 from balancer.espnet.turn import WatchedTurn
 
@@ -76,6 +78,10 @@ def hooks(net):
         for m in net.modules()
         if m._forward_hooks or m._forward_pre_hooks or m._forward_hooks_always_called
     ]
+
+
+def test_example():
+    assert not doctest.testmod(turns).failed
 
 
 def test_losses_and_rest_are_espnets_loss(net, x):
@@ -190,11 +196,20 @@ def test_what_the_watch_cannot_see_is_refused(net, x):
     def none(net, x, y):
         return y.sum()
 
+    def within(net, x, y):
+        inner = net.mel_loss.register_forward_hook(
+            lambda _, args, loss: loss + net.generator_adv_loss(*args),
+            prepend=True,
+        )
+        with inner:
+            return net.mel_loss(y, x)
+
     for losses, total, message in [
         (BOTH, by_hand, "not among the balanced losses.*'adv', 'mel'.*module of its"),
         (BOTH, twice, r"mel_loss gave more losses.*\['mel'\].*mel_2: mel_loss"),
         (BOTH, none, "none of the loss modules.*'mel_loss'.*Net has.*'pair_loss'"),
         ({"mel": "mel_loss"}, None, "not among the balanced losses"),
+        (BOTH, within, "generator_adv_loss runs within another"),
     ]:
         with pytest.raises(ValueError, match=message):
             with WatchedTurn(net, losses) as turn:

@@ -1,10 +1,15 @@
 """The benchmark runs, and what it compares is the same gradient."""
 
+import argparse
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
 
 TOOLS = Path(__file__).parents[2] / "tools"
 
@@ -29,12 +34,59 @@ def test_ways_agree_and_figures_are_written(tmp_path):
     assert (tmp_path / "b.png").stat().st_size > 1000
 
 
-def test_scaling_counts_the_walks():
-    spec = importlib.util.spec_from_file_location(
-        "benchmark_scaling", TOOLS / "benchmark_scaling.py"
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, TOOLS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    return load("benchmark")
+
+
+def test_what_cannot_end_well_is_said_before_the_measuring(
+    benchmark, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(benchmark, "Turn", None)  # nothing is built
+    for options, message in [
+        (["--rounds", "1"], "must be at least 2, but is 1"),
+        (["--batch", "0"], "must be at least 1, but is 0"),
+        (["--json", "/dev/null/a.json"], "^benchmark.py: /dev/null"),
+        (["--json", str(tmp_path)], "is a folder"),
+        (["--plot", str(tmp_path / "b.tif")], "b.tif is no picture"),
+        (["--device", "toaster"], "--device toaster cannot be used here"),
+        (["--scaling", "--plot", str(tmp_path / "b.png")], "leave one out"),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["benchmark.py", *options])
+        with pytest.raises(SystemExit) as end:
+            benchmark.main()
+        assert end.value.code == 2
+        assert re.search(message, capsys.readouterr().err.splitlines()[-1])
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_crosses_the_charts_labels(benchmark, monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *_, **__: figures.append(figure)
     )
-    scaling = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scaling)
+    args = argparse.Namespace(codec="dac", size="mini", device="cpu", plot=tmp_path)
+    ratios = {"no balancing": 1.0, "ours, a": 0.97, "ours, b": 0.5, "another": 1.6}
+    benchmark.plot(args, [{"name": n, "ratio": x} for n, x in ratios.items()])
+    (axes,) = figures[0].axes
+    figures[0].canvas.draw()
+    labels = [text.get_window_extent() for text in axes.texts]
+    assert [text.get_text() for text in axes.texts] == ["1.60", "0.50", "0.97", "1.00"]
+    drawn = [line.get_window_extent() for line in axes.lines]
+    drawn += [bar.get_window_extent() for bar in axes.patches]
+    assert not any(label.overlaps(box) for label in labels for box in drawn)
+
+
+def test_scaling_counts_the_walks():
+    scaling = load("benchmark_scaling")
     size = {"losses": 3, "batch": 1, "length": 800}
     figures = scaling.one_size(size, rounds=1)
     assert figures["walks"] == 3 and 0 < figures["own_ms"] < figures["turn_ms"]

@@ -27,6 +27,7 @@ Usage: run.sh --libritts DIR | --wav_dir DIR [--codec NAME] [--ngpu N] [options]
   --train_args "ARGS"   More arguments for the trainer, e.g. "--batch_size 64"; the batch
                         is that of all GPUs together
   --decode_model NAME   The model that decodes (valid.mel_loss.best.pth)
+  --verbose BOOL        Show all that ESPnet prints, not the progress alone (false)
   --help                This text
 
 A training that was interrupted goes on where its last checkpoint stood.
@@ -51,9 +52,9 @@ TEXT
 
 libritts='' wav_dir='' codec=soundstream config='' stage=1 stop_stage=4
 data_dir='' exp_dir='' tag='' ngpu=1 launcher='' train_args=''
-decode_model=valid.mel_loss.best.pth
+verbose=false decode_model=valid.mel_loss.best.pth
 read_options "libritts wav_dir codec config stage stop_stage data_dir exp_dir tag ngpu
-    launcher train_args decode_model" "$@"
+    launcher train_args decode_model verbose" "$@"
 [ -z "$launcher" ] || [ "$ngpu" -le 1 ] ||
     bad_option "--launcher gives each process one GPU; leave --ngpu $ngpu out"
 [ -z "$libritts" ] || [ -z "$wav_dir" ] ||
@@ -70,12 +71,6 @@ if within 1; then
     python local/prepare_libritts.py "${source[@]}" "$data_dir" "$config"
 fi
 
-if within 2; then
-    more_args=(--resume true)
-    [ -z "$launcher" ] || more_args+=(--multiprocessing_distributed false)
-    [ "$ngpu" -gt 0 ] || more_args+=(--dist_backend gloo)
-    train "${launcher:-python}" "${more_args[@]}"
-fi
-
+if within 2; then train "$launcher"; fi
 if within 3; then decode test; fi
 if within 4; then show_balance; fi

@@ -19,11 +19,14 @@ Usage: run.sh [--codec soundstream|encodec|dac|funcodec] [options]
   --data_dir DIR        Where the data go (data)
   --exp_dir DIR         Where trainings go (exp)
   --tag NAME            Name of this training in exp_dir (the configuration's name)
-  --ngpu N              Number of GPUs (0)
+  --ngpu N              Number of GPUs; each gets a process (0)
   --num_processes N     Train on N processes of the CPU (1)
   --train_args "ARGS"   More arguments for the trainer, e.g. "--max_epoch 20"
   --decode_model NAME   The model that decodes (valid.mel_loss.best.pth)
+  --verbose BOOL        Show all that ESPnet prints, not the progress alone (false)
   --help                This text
+
+A training that was interrupted goes on where its last checkpoint stood.
 TEXT
 }
 
@@ -32,9 +35,9 @@ TEXT
 
 codec=soundstream config='' stage=1 stop_stage=4 wav_dir='' synthetic=false
 data_dir='' exp_dir='' tag='' ngpu=0 num_processes=1 train_args=''
-decode_model=valid.mel_loss.best.pth
+verbose=false decode_model=valid.mel_loss.best.pth
 read_options "codec config stage stop_stage wav_dir synthetic data_dir exp_dir tag ngpu
-    num_processes train_args decode_model" "$@"
+    num_processes train_args decode_model verbose" "$@"
 case $synthetic in
     true | false) ;;
     *) bad_option "--synthetic is true or false, not $synthetic" ;;
@@ -60,14 +63,16 @@ if within 1; then
 fi
 
 if within 2; then
+    launcher='' more_args=()
     if [ "$num_processes" -gt 1 ]; then
         export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-        train "torchrun --standalone --local_addr 127.0.0.1
-            --nproc_per_node $num_processes" --multiprocessing_distributed false \
-            --dist_backend gloo --valid_batch_size "$num_processes"
-    else
-        train python
+        launcher="torchrun --standalone --local_addr 127.0.0.1
+            --nproc_per_node $num_processes"
     fi
+    # Each process needs an utterance of each batch.
+    processes=$((ngpu > 1 ? ngpu : num_processes))
+    [ "$processes" = 1 ] || more_args+=(--valid_batch_size "$processes")
+    train "$launcher" ${more_args[@]+"${more_args[@]}"}
 fi
 
 if within 3; then decode valid; fi

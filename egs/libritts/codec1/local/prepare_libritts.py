@@ -13,14 +13,24 @@ copied, only its header is read; what is not so is converted, one file at a time
 import argparse
 import logging
 import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterable, Mapping, Tuple, TypeVar
 
-import soundfile
 import yaml
 from tqdm import tqdm
 
-from balancer.reports.recordings import DataFolder, find, load, longest_chunk, names
+from balancer.bin.command import run_command
+from balancer.reports.recordings import (
+    DataFolder,
+    Recording,
+    find,
+    load,
+    long_enough,
+    longest_chunk,
+    names,
+    readable,
+)
 
 LIBRITTS = {
     "train": ["train-clean-100", "train-clean-360", "train-other-500"],
@@ -29,19 +39,26 @@ LIBRITTS = {
 }
 EVERY = 20
 PLAIN = {"WAV", "WAVEX", "FLAC"}  # what ESPnet reads as it is
+Item = TypeVar("Item")
 
 
-class CorpusFolder(DataFolder):
-    """A data folder that may also refer to recordings where they lie."""
+def bar(found: Mapping[str, Item], title: str) -> Iterable[Tuple[str, Item]]:
+    """Return the items, with a bar for who waits."""
+    # A file is no terminal: there, a line every half minute is enough.
+    pace = 0.5 if sys.stderr.isatty() else 30
+    items: Iterable[Tuple[str, Item]] = tqdm(
+        found.items(), title, unit="file", mininterval=pace, delay=1
+    )
+    return items
 
-    def refer(self, name: str, path: Path, length: int) -> None:
-        """Add a recording of this many samples without copying it."""
-        self.paths.append(f"{name} {path.resolve()}\n")
-        self.lengths.append(f"{name} {length}\n")
 
+def libritts(corpus: Path, rate: int, least: int) -> Dict[str, Dict[str, Recording]]:
+    """Return each data folder's name and its recordings by utterance.
 
-def libritts(corpus: Path) -> Iterator[Tuple[str, Dict[str, Path]]]:
-    """Each data folder's name and its recordings by utterance."""
+    Args:
+        least: the fewest samples, at the rate in Hz, that can be trained on.
+    """
+    folders = {}
     for folder, parts in LIBRITTS.items():
         there = [corpus / part for part in parts if (corpus / part).is_dir()]
         if not there:
@@ -49,93 +66,84 @@ def libritts(corpus: Path) -> Iterator[Tuple[str, Dict[str, Path]]]:
                 f"{corpus} has none of the folders {', '.join(parts)}: --libritts is "
                 "the folder of the unpacked corpus; for other recordings take --wav_dir"
             )
-        found = [path for part in there for path in find(part)]
         # A stem like 84_121123_000007_000001 names its utterance in all of LibriTTS.
-        yield folder, {path.stem: path for path in found}
+        found = {path.stem: path for part in there for path in find(part)}
+        recordings = readable(bar(found, f"{folder}: headers"))
+        enough = 1 if folder == "test" else least  # inference takes anything
+        folders[folder] = long_enough(recordings, enough, rate)
+    return folders
 
 
-def any_folder(recordings: Path) -> Iterator[Tuple[str, Dict[str, Path]]]:
-    """Each data folder's name and its recordings by utterance."""
-    found = list(names(find(recordings), recordings).items())
-    if len(found) < 3:
+def any_folder(folder: Path, rate: int, least: int) -> Dict[str, Dict[str, Recording]]:
+    """Return the same of a folder that nobody has split."""
+    found = names(find(folder), folder)
+    recordings = long_enough(readable(bar(found, "headers")), least, rate)
+    if len(recordings) < 3:
         raise ValueError(
-            f"{recordings} has {len(found)} recordings: needed are 3, one each for "
-            "training, validation and test; egs/mini/codec1 cuts fewer in parts"
+            f"{folder} has {len(recordings)} recordings that can be used: needed are "
+            "3, one each for training, validation and test; egs/mini/codec1 cuts fewer "
+            "in parts"
         )
-    every = min(EVERY, len(found))
+    every = min(EVERY, len(recordings))
     rests = {0: "valid", every // 2: "test"}
-    parts: Dict[str, Dict[str, Path]] = {"train": {}, "valid": {}, "test": {}}
-    for number, (name, path) in enumerate(found):
-        parts[rests.get(number % every, "train")][name] = path
-    yield from parts.items()
+    parts: Dict[str, Dict[str, Recording]] = {"train": {}, "valid": {}, "test": {}}
+    for number, (name, recording) in enumerate(recordings.items()):
+        parts[rests.get(number % every, "train")][name] = recording
+    return parts
 
 
-def add(folder: CorpusFolder, name: str, path: Path, least: int) -> bool:
-    """Add a recording of at least so many samples; whether it was added."""
-    try:
-        header = soundfile.info(path)
-    except (soundfile.LibsndfileError, OSError) as error:
-        logging.warning(f"skipped, not readable: {path}: {error}")
-        return False
-    # Without reading what is too short; a sample more or less comes of resampling.
-    if header.frames * folder.rate < (least - 1) * header.samplerate:
-        return False
+def add(folder: DataFolder, name: str, recording: Recording, least: int) -> None:
+    """Refer to a recording, or convert it if ESPnet could not read it as it is."""
+    path, header = recording
     plain = header.format in PLAIN and header.channels == 1
     if plain and header.samplerate == folder.rate:
-        if header.frames >= least:
-            folder.refer(name, path, header.frames)
-        return header.frames >= least
+        folder.refer(name, path, header.frames)
+        return
     wave = load(path, folder.rate, least)
     if wave is not None:
         folder.add(name, wave)
-    return wave is not None
 
 
-def prepare(
-    recordings: Iterator[Tuple[str, Dict[str, Path]]], data: Path, rate: int, chunk: int
+def write(
+    parts: Dict[str, Dict[str, Recording]], data: Path, rate: int, least: int
 ) -> None:
-    """Make all data folders."""
-    for part, found in recordings:
-        folder = CorpusFolder(data / part, rate)
-        # The trainer drops what is not longer than a chunk; inference takes anything.
-        least = 1 if part == "test" else chunk + 1
-        # A file is no terminal: there, a line every half minute is enough.
-        bar = tqdm(
-            found.items(),
-            desc=part,
-            unit="file",
-            mininterval=0.5 if sys.stderr.isatty() else 30,
-        )
-        left_out: List[Path] = [
-            path for name, path in bar if not add(folder, name, path, least)
-        ]
-        print(folder.close())
-        if left_out:
-            print(
-                f"{part}: {len(left_out)} left out, not readable or shorter than "
-                f"{least} samples, the first of them {left_out[0]}"
-            )
+    """Make all data folders, or none."""
+    with ExitStack() as stack:
+        folders = {x: stack.enter_context(DataFolder(data / x, rate)) for x in parts}
+        for part, recordings in parts.items():
+            for name, recording in bar(recordings, part):
+                add(folders[part], name, recording, 1 if part == "test" else least)
+            if not folders[part].paths:
+                raise ValueError(
+                    f"no recording is left for {data / part}: the lines above say what "
+                    "is wrong with each"
+                )
+        for folder in folders.values():
+            print(folder.close())
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Make the data folders of what the options name."""
+    settings = yaml.safe_load(args.config.read_text())
+    rate = int(settings["codec_conf"].get("sampling_rate", 24000))
+    # The trainer drops what is not longer than a chunk.
+    least = longest_chunk(settings.get("chunk_length", 500)) + 1
+    if args.libritts:
+        parts = libritts(args.libritts, rate, least)
+    else:
+        parts = any_folder(args.wav_dir, rate, least)
+    write(parts, args.data, rate, least)
 
 
 def main() -> None:
+    logging.basicConfig(format="%(message)s")
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--libritts", type=Path, help="the unpacked corpus")
     source.add_argument("--wav_dir", type=Path, help="searched with all folders in it")
     parser.add_argument("data", type=Path, help="where train/, valid/ and test/ go")
     parser.add_argument("config", type=Path, help="the training configuration")
-    args = parser.parse_args()
-
-    settings = yaml.safe_load(args.config.read_text())
-    rate = int(settings["codec_conf"].get("sampling_rate", 24000))
-    chunk = longest_chunk(settings.get("chunk_length", 500))
-    try:
-        if args.libritts:
-            prepare(libritts(args.libritts), args.data, rate, chunk)
-        else:
-            prepare(any_folder(args.wav_dir), args.data, rate, chunk)
-    except ValueError as error:
-        sys.exit(str(error))
+    run_command(parser, prepare)
 
 
 if __name__ == "__main__":
