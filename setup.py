@@ -64,6 +64,24 @@ EXTRAS = {
     "recipes": RECIPES,
     "accelerate": ["accelerate", *RECIPES],
     "lightning": ["lightning", *RECIPES],
+    # What DAC's model and losses import. DAC is not listed: audiotools asks for a
+    # protobuf of before 3.20, which no current TensorBoard takes, so both are installed
+    # beside these: `pip install --no-deps descript-audio-codec descript-audiotools`.
+    "dac": [
+        "argbind",
+        "einops",
+        "ffmpy",
+        "flatten-dict",
+        "importlib_resources",
+        "julius",
+        "librosa",
+        "pystoi",
+        "randomname",
+        "rich",
+        "scipy",
+        "torchaudio",
+        *RECIPES,
+    ],
     # egs/study. It scores PESQ too where `pesq` is, which needs a compiler.
     "study": [
         "auraloss",

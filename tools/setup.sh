@@ -87,8 +87,8 @@ _setup_install() {
         --disable-pip-version-check)
     _setup_say "Installing PyTorch, the libraries that ESPnet needs and the test tools."
     "${pip[@]}" -r "$_setup_tools/requirements.txt" || return 1
-    _setup_say "Installing ESPnet and torchaudio."
-    "${pip[@]}" --no-deps -r "$_setup_tools/requirements-espnet.txt" || return 1
+    _setup_say "Installing ESPnet, torchaudio and DAC."
+    "${pip[@]}" --no-deps -r "$_setup_tools/requirements-no-deps.txt" || return 1
     _setup_mend_torchaudio || return 1
     _setup_say "Installing this package, as a link to this folder."
     "${pip[@]}" --no-deps --no-build-isolation --use-pep517 -e "$_setup_tools/.."

@@ -2,7 +2,7 @@
 and checkpoints."""
 
 from small_training.checkpoints import folder_beside, resumable, save_beside
-from small_training.options import main_of
+from small_training.options import main_of, read_options
 from small_training.progress import Progress
 from small_training.speech import Segments, check_batch
 
@@ -12,6 +12,7 @@ __all__ = [
     "check_batch",
     "folder_beside",
     "main_of",
+    "read_options",
     "resumable",
     "save_beside",
 ]
