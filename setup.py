@@ -31,7 +31,7 @@ class SourceDistribution(sdist):
 RECIPES = ["matplotlib", "scikit-learn", "soundfile", "soxr", "tensorboard", "tqdm"]
 
 EXTRAS = {
-    # What ESPnet 202511's GAN-codec task imports. ESPnet itself is not listed: pip
+    # What ESPnet 202511's GAN tasks import. ESPnet itself is not listed: pip
     # refuses the metadata of one of its dependencies, so it is installed beside
     # these with `pip install --no-deps espnet==202511`.
     # NumPy 2.4 breaks ESPnet's chunk iterator.
@@ -47,6 +47,8 @@ EXTRAS = {
         "matplotlib",
         "numpy<2.4",
         "packaging",
+        # pyworld itself, which TTS and SVS import, as wheels: no compiler is needed.
+        "pyworld-prebuilt",
         "scipy",
         "sentencepiece",
         "soundfile",
@@ -80,8 +82,18 @@ EXTRAS = {
         "torchaudio",
         *RECIPES,
     ],
-    # The distances of egs/study, beside what "espnet" has.
-    "study": ["auraloss", "pystoi", "torchmetrics"],
+    # egs/study. It scores PESQ too where `pesq` is, which needs a compiler.
+    "study": [
+        "auraloss",
+        "G722",
+        "matplotlib",
+        "pystoi",
+        "scipy",
+        "soundfile",
+        "soxr",
+        "torchjd[cagrad,fairgrad,quadprog-projector]>=0.18",
+        "tqdm",
+    ],
     "benchmark": ["matplotlib", "torchjd", "tqdm"],
     "test": [
         "black",

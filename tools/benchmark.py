@@ -35,12 +35,14 @@ from benchmark_ways import (
     Way,
     make_ways,
 )
+from replay import part_that_measures
 from torch import Tensor
 from tqdm import tqdm
 
 from balancer.bin.command import at_least, check_output, check_picture, run_command
 
 UPDATE_EVERY = (1, 4, 8, 16)
+RECIPES = (200, 1000)  # turns of a training with the recipes' averages
 PARTS = ("forward", "balancing", "backward")
 Times = Dict[str, Dict[str, List[float]]]
 
@@ -198,11 +200,14 @@ def table(times: Times) -> List[Dict[str, Any]]:
     for name in (NO_BALANCING, ESPNET, AUDIOCRAFT, TORCHJD):
         if name in times:
             rows.append(_row(name, name, [times[name]], [1.0], plain))
-    for every in UPDATE_EVERY:
-        kinds = [times[MEASURED], times[HELD]]
-        fractions = [1 / every, 1 - 1 / every]
-        runs = MEASURED if every == 1 else HELD
-        rows.append(_row(f"ours, update_every={every}", runs, kinds, fractions, plain))
+    measuring = {f"ours, update_every={every}": 1 / every for every in UPDATE_EVERY}
+    for turns in RECIPES:
+        name = f"ours, as the recipes, {turns} turns"
+        measuring[name] = part_that_measures(turns)
+    kinds = [times[MEASURED], times[HELD]]
+    for name, part in measuring.items():
+        runs = MEASURED if part == 1 else HELD
+        rows.append(_row(name, runs, kinds, [part, 1 - part], plain))
     return rows
 
 

@@ -1,8 +1,9 @@
 """How the cost of balancing grows: with the losses, the batch, the length, the ranks.
 
 Small convolutional networks on random audio. Each loss has a critic of its own, so K
-losses are K graphs, and a measuring call walks each once. The balancer's own work is
-all that a call does beside those walks.
+losses are K graphs, and a measuring call walks each once. A call that holds the
+averages leaves the walk to the backward. The balancer's own work is all that a call
+does beside walks.
 """
 
 import argparse
@@ -24,11 +25,13 @@ from balancer import Balancer
 from balancer._norms import measurement
 
 LOSSES, BATCH, LENGTH = 4, 4, 8000
+HELD = 10**6  # an update_every at which all calls but the first hold the averages
 SIZES: List[Tuple[str, Dict[str, int]]] = [
     *[("losses", {"losses": k}) for k in (2, 4, 8, 16, 32)],
     *[("batch", {"batch": b}) for b in (1, 4, 16)],
     *[("length", {"length": n}) for n in (2000, 8000, 32000)],
     *[("ranks", {"ranks": r}) for r in (1, 2, 4)],
+    *[("ranks, held", {"ranks": r, "update_every": HELD}) for r in (1, 2, 4)],
 ]
 
 
@@ -83,7 +86,7 @@ def one_size(size: Dict[str, int], rounds: int) -> Dict[str, float]:
     critics = nn.ModuleList(critic() for _ in range(size.get("losses", LOSSES)))
     audio = torch.randn(size.get("batch", BATCH), 1, size.get("length", LENGTH))
     weights = {f"l{i}": 1.0 for i in range(len(critics))}
-    balance = Balancer(weights=weights)
+    balance = Balancer(weights=weights, update_every=size.get("update_every", 1))
     turns, own, walks = [], [], []
     for _ in range(rounds + 2):
         net.zero_grad()
@@ -155,11 +158,12 @@ def measure_size(size: Dict[str, int], rounds: int) -> Dict[str, float]:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Print the table for measuring calls, and the rows as JSON if asked."""
+    """Print the table, and the rows as JSON if asked."""
     rows = []
     for kind, size in tqdm(SIZES, desc="sizes", leave=False, file=sys.stderr):
         figures = measure_size(size, args.rounds)
-        rows.append({"grows": kind, "size": size[kind], **figures})
+        grows, _, _ = kind.partition(",")
+        rows.append({"grows": kind, "size": size[grows], **figures})
     print(
         "| grows | size | walks in the call | turn | own work | of the turn |\n"
         "| --- | --- | --- | --- | --- | --- |"

@@ -1,237 +1,163 @@
 #!/usr/bin/env python3
 """Replay recorded gradient norms through averages, and say how well each one follows.
 
-For each average: `miss`, the mean over steps of half Σ_i |share_i − target_i|; `lag`,
-the same of shares that are means over 20 steps; `worst`, the greatest ratio between
-such a share and its target after the first 20 steps; and `noise`, the mean change of
-log scale from step to step. Beside the balancer's averages stand those that were tried
-and lost. egs/study/record_norms.py recorded the norms.
+egs/study/record_norms.py and egs/pytorch/record_norms.py recorded the norms. Every call
+counts with its true norms, also a call that does not measure them; replay.py and
+replay_spikes.py say what the columns are. Beside the balancer's averages stand those
+that were tried and lost.
 """
 
 import argparse
-import math
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
+from typing import Any, Dict, Iterable, List, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
+from averages_tried import Growing, Median, ResponseRate, Trend, Twice
+from replay import (
+    BLOCK,
+    Norms,
+    Replay,
+    Setting,
+    calls_of,
+    fit,
+    mean_fit,
+    recordings,
+    shares,
+    still,
+    targets,
+)
+from replay_spikes import spikes, worst
 
 from balancer._norms.adaptive import AdaptiveAverages
 from balancer._norms.ema import NormAverages
+from balancer._norms.interval import Interval
 
-DATA = Path(__file__).parents[1] / "test" / "data"
-# EnCodec's weights, and mel's for the dual decoder's loss.
-WEIGHTS = {
-    "reconstruct": 0.1,
-    "adv": 3.0,
-    "feat_match": 3.0,
-    "mel": 1.0,
-    "mel_real": 1.0,
-}
-BLOCK = 20  # steps
-Array = NDArray[np.float64]
-# Norms [T] → averages [T], each with its step's norm.
-Average = Callable[[Array], Array]
-Norms = Mapping[str, Array]  # loss → norms [T]
+LONG = 4000  # calls
 
 
-class Fit(NamedTuple):
-    """How well an average follows; see above."""
-
-    miss: float
-    lag: float
-    worst: float
-    noise: float
+def ema(decay: float, update_every: Any = 1, skip: bool = False) -> Setting:
+    """Return the setting of `average: ema`."""
+    interval = Interval.read(update_every)
+    return Setting(NormAverages(decay, interval.at_most, skip), interval)
 
 
-def by(averages: NormAverages) -> Average:
-    """Return what the balancer's averages make of norms."""
-
-    def average(norms: Array) -> Array:
-        now, found = averages, []
-        for norm in norms:
-            now = now.updated({"": float(norm)})
-            found.append(now[""])
-        return np.array(found)
-
-    return average
+def adaptive(update_every: Any = 1, skip: bool = False) -> Setting:
+    """Return the setting of `average: adaptive`."""
+    interval = Interval.read(update_every)
+    return Setting(AdaptiveAverages(0.999, interval.at_most, skip), interval)
 
 
-def growing(eta: float) -> Average:
-    """Polynomial decay (Shamir and Zhang, 2013): a horizon that grows and stays."""
-
-    def average(norms: Array) -> Array:
-        found: List[float] = []
-        for t, norm in enumerate(norms, 1):
-            before = found[-1] if found else norm
-            found.append(before + (eta + 1) / (t + eta) * (norm - before))
-        return np.array(found)
-
-    return average
-
-
-def trend(level: float, slope: float, damping: float) -> Average:
-    """Holt's double smoothing with a damped trend (Gardner, 1985), of log norms."""
-
-    def average(norms: Array) -> Array:
-        now, rise, found = math.log(norms[0]), 0.0, []
-        for log in np.log(norms):
-            expected = now + damping * rise
-            new = expected + level * (log - expected)
-            rise = damping * rise + slope * (new - now - damping * rise)
-            now = new
-            found.append(now)
-        return np.exp(found)
-
-    return average
-
-
-def twice(decay: float) -> Average:
-    """Brown's double exponential smoothing, 2a − a of a, of log norms."""
-
-    def smooth(values: Array) -> Array:
-        total = fix = 0.0
-        found = []
-        for value in values:
-            total, fix = decay * total + value, decay * fix + 1
-            found.append(total / fix)
-        return np.array(found)
-
-    def average(norms: Array) -> Array:
-        once = smooth(np.log(norms))
-        return np.asarray(np.exp(2 * once - smooth(once)))
-
-    return average
-
-
-def response_rate(gamma: float, power: float) -> Average:
-    """Trigg and Leach (1967): the tracking signal, to a power, is the rate."""
-
-    def average(norms: Array) -> Array:
-        now, drift, spread, found = norms[0], 0.0, 0.0, []
-        for norm in norms:
-            drift += gamma * (norm - now - drift)
-            spread += gamma * (abs(norm - now) - spread)
-            signal = abs(drift) / spread if spread else 0.0
-            now += max(signal**power, 0.001) * (norm - now)
-            found.append(now)
-        return np.array(found)
-
-    return average
-
-
-def median(steps: int) -> Average:
-    """The median of the last steps."""
-    return lambda norms: np.array(
-        [np.median(norms[max(0, t - steps + 1) : t + 1]) for t in range(len(norms))]
-    )
-
-
-def all_averages(every: int = 1) -> Dict[str, Average]:
-    """Return name → average, of norms that were measured on each `every`-th call."""
+def every_call() -> Dict[str, Setting]:
+    """Return averages of norms that each call measures."""
+    decays = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999)
+    tried: Dict[str, NormAverages] = {
+        "growing horizon, eta 3": Growing(3),
+        "growing horizon, eta 7": Growing(7),
+        "log trend, damped": Trend(0.1, 0.02, 0.95),
+        "log double smoothing, 0.9": Twice(0.9),
+        "response rate": ResponseRate(0.1, 1),
+        "response rate, cubed": ResponseRate(0.05, 3),
+        "median of 9": Median(9),
+        "median of 51": Median(51),
+    }
     return {
-        **{
-            f"ema_decay {decay:g}": by(NormAverages(decay, every))
-            for decay in (0.0, 0.5, 0.9, 0.95, 0.99, 0.999)
-        },
-        "adaptive_average": by(AdaptiveAverages(0.999, every)),
-        "growing horizon, eta 3": growing(3),
-        "growing horizon, eta 7": growing(7),
-        "log trend, damped": trend(0.1, 0.02, 0.95),
-        "log double smoothing, 0.9": twice(0.9),
-        "response rate": response_rate(0.1, 1),
-        "response rate, cubed": response_rate(0.05, 3),
-        "median of 9": median(9),
-        "median of 51": median(51),
+        **{f"ema_decay {decay:g}": ema(decay) for decay in decays},
+        "adaptive": adaptive(),
+        **{name: Setting(each, Interval(1)) for name, each in tried.items()},
     }
 
 
-def shares(norms: Norms, averages: Norms) -> Dict[str, Array]:
-    """Return loss → its share of the balanced gradient at each step."""
-    supplied = {name: WEIGHTS[name] * norms[name] / averages[name] for name in norms}
-    whole = sum(supplied.values())
-    return {name: part / whole for name, part in supplied.items()}
-
-
-def fit(norms: Norms, average: Average) -> Fit:
-    """Return how well an average follows norms."""
-    targets = np.array([WEIGHTS[name] for name in norms])[:, None]
-    targets = targets / targets.sum()
-    averages = {name: average(n) for name, n in norms.items()}
-    found = np.array(list(shares(norms, averages).values()))
-    blocks = found[:, : found.shape[1] // BLOCK * BLOCK]
-    blocks = blocks.reshape(len(found), -1, BLOCK).mean(axis=2)
-    ratios = np.abs(np.log(blocks[:, 1:] / targets))
-    scales = np.log(list(averages.values()))
-    return Fit(
-        float(np.abs(found - targets).sum(axis=0).mean() / 2),
-        float(np.abs(blocks - targets).sum(axis=0).mean() / 2),
-        float(np.exp(ratios.max())),
-        float(np.abs(np.diff(scales)).mean()),
-    )
-
-
-def recordings() -> Dict[str, Norms]:
-    """Return codec → the norms of its recorded training."""
-    found: Dict[str, Norms] = {}
-    for path in sorted(DATA.glob("norms_*.npz")):
-        with np.load(path) as saved:
-            # FunCodec is recorded without a dual decoder's loss.
-            norms = {n: saved[n].astype(float) for n in WEIGHTS if n in saved}
-        found[path.stem.removeprefix("norms_")] = norms
+def settings() -> Dict[str, Setting]:
+    """Return what a user may set of average, outliers and update_every."""
+    found = {}
+    for every, skip in ((1, False), (8, False), (1, True), (8, True), ("auto", True)):
+        end = f"{', outliers skip' if skip else ''}, update_every {every}"
+        found[f"ema_decay 0.999{end}"] = ema(0.999, every, skip)
+        found[f"ema_decay 0.9{end}"] = ema(0.9, every, skip)
+        found[f"adaptive{end}"] = adaptive(every, skip)
     return found
 
 
-def mean_fit(found: Sequence[Fit]) -> Fit:
-    """Return means over recordings, and the worst of all."""
-    miss, lag, _, noise = (float(np.mean(column)) for column in zip(*found))
-    return Fit(miss, lag, max(one.worst for one in found), noise)
+def table(rows: Mapping[str, Setting], recorded: Iterable[Norms]) -> None:
+    """Print how well settings follow the recordings."""
+    print("| average | calls | miss | lag | worst | noise | first 100 |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, setting in rows.items():
+        each = mean_fit([fit(norms, setting) for norms in recorded])
+        print(
+            f"| {name} | {each.calls:.2f} | {each.miss:.3f} | {each.lag:.3f} | "
+            f"{each.worst:.1f} | {each.noise:.4f} | {each.first:.3f} |",
+            flush=True,
+        )
+
+
+def spike_table(rows: Mapping[str, Setting], recorded: Iterable[Norms]) -> None:
+    """Print what spikes and changes do, and a long training that stands still."""
+    print("| average | own call | moved | kept | followed | long: calls | noise |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, setting in rows.items():
+        hit = worst([spikes(norms, setting) for norms in recorded])
+        long = mean_fit([fit(still(norms, LONG), setting) for norms in recorded])
+        print(
+            f"| {name} | {hit.own:.1f} | {hit.moved:.3g} | {hit.kept:.2g} | "
+            f"{hit.followed:.0f} | {long.calls:.3f} | {long.noise:.4f} |",
+            flush=True,
+        )
+
+
+def averages_at(norms: Norms, setting: Setting) -> Norms:
+    """Return loss → what the scale of each call goes by."""
+    replay = Replay(setting)
+    rows: List[Any] = [list(replay.call(call).values()) for call in calls_of(norms)]
+    return dict(zip(norms, np.array(rows).T))
 
 
 def draw(recorded: Mapping[str, Norms], path: Path) -> None:
-    """Draw the mel loss's share in each recording, for three averages."""
+    """Draw the spectral loss's share in each recording, for three settings."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(
-        1, len(recorded), figsize=(3.2 * len(recorded), 3), sharey=True, squeeze=False
+        1, len(recorded), figsize=(3.2 * len(recorded), 3), squeeze=False
     )
-    names = ("ema_decay 0.999", "ema_decay 0.99", "adaptive_average")
+    rows = {
+        "ema_decay 0.999": (ema(0.999), "C3"),
+        "ema_decay 0.99": (ema(0.99), "C1"),
+        "adaptive, outliers skip, auto": (adaptive("auto", True), "C0"),
+    }
     ax: Any
     for ax, (codec, norms) in zip(axes[0], recorded.items()):
-        for name, color in zip(names, ("C3", "C1", "C0")):
-            average = all_averages()[name]
-            share = shares(norms, {n: average(x) for n, x in norms.items()})["mel"]
+        loss = "mel" if "mel" in norms else "stft"
+        for label, (setting, color) in rows.items():
+            share = shares(norms, averages_at(norms, setting))[loss]
             smooth = np.convolve(share, np.ones(BLOCK) / BLOCK, mode="valid")
             steps = np.arange(len(smooth)) + BLOCK
-            ax.plot(steps, smooth, color=color, label=name, lw=1)
-        target = WEIGHTS["mel"] / sum(WEIGHTS[name] for name in norms)
+            ax.plot(steps, smooth, color=color, label=label, lw=1)
+        target = float(targets(list(norms))[list(norms).index(loss), 0])
         ax.axhline(target, color="black", ls="--", lw=1, label="target")
-        ax.set(title=codec, xlabel=f"step (means of {BLOCK})", ylim=(0, 0.4))
-    axes[0][0].set_ylabel("share of the mel loss")
-    axes[0][0].legend(fontsize=7)
+        ax.set(title=codec, xlabel=f"step (means of {BLOCK})")
+        ax.set_ylim(0, min(1.0, 3 * target))
+        ax.set_ylabel(f"share of {loss}")
     figure.tight_layout()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), ncol=4, loc="upper center")
+    figure.subplots_adjust(top=0.8)
     figure.savefig(path, dpi=110)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--plot", type=Path, help="draw the mel loss's shares here")
+    parser.add_argument(
+        "--plot", type=Path, help="draw the spectral loss's shares here"
+    )
     args = parser.parse_args()
     recorded = recordings()
-    print("| average | miss | lag | worst | noise | miss, every 8th | noise |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    sparse = [{n: x[::8] for n, x in norms.items()} for norms in recorded.values()]
-    every_8 = all_averages(8)
-    for name, average in all_averages().items():
-        each = mean_fit([fit(norms, average) for norms in recorded.values()])
-        every_8th = mean_fit([fit(norms, every_8[name]) for norms in sparse])
-        print(
-            f"| {name} | {each.miss:.3f} | {each.lag:.3f} | {each.worst:.1f} | "
-            f"{each.noise:.4f} | {every_8th.miss:.3f} | {every_8th.noise:.4f} |"
-        )
+    table(every_call(), recorded.values())
+    print()
+    table(settings(), recorded.values())
+    print()
+    spike_table(settings(), recorded.values())
     if args.plot:
         draw(recorded, args.plot)
 

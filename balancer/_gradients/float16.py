@@ -24,7 +24,7 @@ def power_for(norm: Optional[float]) -> int:
     """Return the power of two for a loss whose last norm is known, or is not."""
     if not norm or not math.isfinite(norm):
         return HIGHEST
-    return max(0, min(HIGHEST, AIM - math.ceil(math.log2(norm))))
+    return max(0, min(HIGHEST, AIM - _exponent(norm)))
 
 
 def power_of_held(total: float, scale: float) -> int:
@@ -37,10 +37,15 @@ def power_of_held(total: float, scale: float) -> int:
         total: the norm that the joint gradient is expected to have; 0 if unknown.
         scale: what the loss is multiplied by.
     """
-    power = AIM - math.ceil(math.log2(total)) if 0 < total < math.inf else 0
+    power = AIM - _exponent(total) if 0 < total < math.inf else 0
     if not 0 < scale < math.inf:
         return power
-    return min(power, HIGHEST - math.ceil(math.log2(scale)))
+    return min(power, HIGHEST - _exponent(scale))
+
+
+def _exponent(value: float) -> int:
+    """Return the power of two above a positive number, the same on every machine."""
+    return math.frexp(value)[1]
 
 
 def divided(gradients: Gradients, power: int) -> Gradients:

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 from balancer._scales.state import BalancerState
 
 LOSS_STATS = ("norm", "ratio", "share", "scale")
+OUTLIER = "outlier"
 TOTAL = "total_grad_norm"
 
 
@@ -15,6 +16,9 @@ def loss_stats(
     names: Sequence[str], scales: Mapping[str, float], state: BalancerState
 ) -> Dict[str, float]:
     """Return `{name}_norm`, `_ratio`, `_share` and `_scale` for each name.
+
+    Where outliers are skipped also `{name}_outlier`: 1 in a call whose norm was left
+    out of the average, or was so large that the loss was held back, else 0.
 
     Args:
         names: the losses to report, so that the keys are the same on each step; one
@@ -26,6 +30,9 @@ def loss_stats(
     average = {name: state.averages.get(name) or 0.0 for name in scales}
     supplied = {name: scales.get(name, 0.0) * norms[name] for name in names}
     stats = {}
+    measured = [name for name in state.just_measured() if name in scales]
+    outliers = state.averages.held_back({name: state.norms[name] for name in measured})
+    outliers |= {name for name in measured if state.averages.is_outlier(name)}
     for name in names:
         values = (
             norms[name],
@@ -34,6 +41,8 @@ def loss_stats(
             scales.get(name, 0.0),
         )
         stats.update({f"{name}_{stat}": v for stat, v in zip(LOSS_STATS, values)})
+        if state.averages.skips_outliers:
+            stats[f"{name}_{OUTLIER}"] = float(name in outliers)
     return stats
 
 
@@ -66,7 +75,7 @@ def check_keys(
     Args:
         names: the losses to report.
         monitor: whether `pair_stats` are reported.
-        quantities: what a probe reports of each loss.
+        quantities: what else is reported of each loss.
 
     Raises:
         ValueError: two stats would have the same key.

@@ -37,11 +37,9 @@ class ShareWatch:
             state: the one after the call.
             rule: the one that the call went by.
         """
-        names = state.last_measured()
+        names = state.just_measured()
         options = rule.options
-        if not options.balance_grads or options.weighting is not None:
-            return self, None
-        if state.measured_at.get(names[0]) != state.calls - 1:  # nothing was measured
+        if not names or not options.balance_grads or options.weighting is not None:
             return self, None
         small = [n for n in names if self._is_small(n, state, options.epsilon)]
         if small:
@@ -84,7 +82,7 @@ class ShareWatch:
     @staticmethod
     def _message(name: str, share: float, target: float, rule: ScaleRule) -> str:
         remedy = (
-            "Lower update_every, or ema_decay"
+            "Lower update_every, or set it to auto, or lower ema_decay"
             if rule.options.average == "adaptive"
             else "Set average to adaptive, which follows drifting norms, or lower "
             "ema_decay"

@@ -14,6 +14,9 @@ from balancer._gradients.graph import LossGraph
 from balancer._norms.items import gram, item_norms
 from balancer._norms.ranks import has_ranks, mean_over_ranks
 
+# A Gram matrix cannot tell a smaller part of its gradients' norms from its rounding.
+_GRAM_ROUNDING = 1e-6
+
 
 @dataclass
 class Measurement:
@@ -22,11 +25,14 @@ class Measurement:
     Attributes:
         norms: name → n_i, for the losses that some rank brought.
         in_float16: whether gradients pass through float16 on some rank.
+        rounding: a smaller part of the gradients' norms is rounding: of their dtype, or
+            of a Gram matrix.
         cosines: `{a}_{b}_cosine` → the cosine between two gradients, 0 if one is zero.
     """
 
     norms: Dict[str, float]
     in_float16: bool
+    rounding: float = _GRAM_ROUNDING
     cosines: Dict[str, float] = field(default_factory=dict)
     _names: Sequence[str] = ()
     _mean_products: Sequence[float] = ()
@@ -101,6 +107,8 @@ def measure(
             if measured.in_float16 and powers[name]
         }
         if not overflowed:
+            kinds = [torch.finfo(tensor.dtype) for tensor in graph.inputs]
+            measured.rounding = max(_GRAM_ROUNDING, *(kind.eps for kind in kinds))
             return {name: gradients[name] for name in graph.losses}, measured
         powers.update({name: max(0, powers[name] - STEP) for name in overflowed})
         todo = [name for name in kept if half and name in overflowed]
@@ -154,7 +162,15 @@ def _pairs(
     )
     found = {name: mean for name, mean, n in zip(names, means, items) if n}
     cosines = _cosines(names, means[size:])
-    return Measurement(found, in_float16, cosines, names, means[size:], products, group)
+    return Measurement(
+        found,
+        in_float16,
+        cosines=cosines,
+        _names=names,
+        _mean_products=means[size:],
+        _gram=products,
+        _group=group,
+    )
 
 
 def _over_ranks(

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Union
 
 from balancer._norms.adaptive import AdaptiveAverages
 from balancer._norms.ema import NormAverages
+from balancer._norms.interval import Interval
 from balancer._norms.ranks import check_group
 from balancer._scales.sections import nearest, read_count, read_number
 from balancer._scales.weighting import Weighting, read_weighting
@@ -13,6 +14,7 @@ from balancer._scales.weights import Weight, read_weights, weights_at
 
 # The averages by the name that `average` has.
 AVERAGES = {"ema": NormAverages, "adaptive": AdaptiveAverages}
+OUTLIERS = ("keep", "skip")
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class Options:
     exact_total_norm: bool
     weighting: Optional[Weighting]
     average: str
+    outliers: str
     input_only: bool
-    update_every: int
+    update_every: Union[int, str]
     process_group: Any
 
     def __post_init__(self) -> None:
@@ -52,7 +55,8 @@ class Options:
             name: read_number(name, getattr(self, name))
             for name in ("total_norm", "ema_decay", "epsilon")
         }
-        read["update_every"] = read_count("update_every", self.update_every)
+        if not isinstance(self.update_every, str):
+            read["update_every"] = read_count("update_every", self.update_every)
         read["weighting"] = read_weighting(self.weighting)
         if self.weights is not None:
             read["weights"] = read_weights(self.weights)
@@ -73,10 +77,7 @@ class Options:
             raise ValueError(
                 f"epsilon must be at least 0 and finite, but is {self.epsilon}"
             )
-        if self.update_every < 1:
-            raise ValueError(
-                f"update_every must be at least 1, but is {self.update_every}"
-            )
+        Interval.read(self.update_every)
 
     def _check_flags(self) -> None:
         flags = ("per_batch_item", "balance_grads", "monitor", "exact_total_norm")
@@ -85,11 +86,10 @@ class Options:
                 raise TypeError(
                     f"{name} must be true or false, but is {getattr(self, name)!r}"
                 )
-        if self.average not in AVERAGES:
-            raise ValueError(
-                f"average is {self.average!r}: "
-                f"{nearest(str(self.average), list(AVERAGES))}"
-            )
+        for name, known in (("average", list(AVERAGES)), ("outliers", OUTLIERS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} is {value!r}: {nearest(str(value), known)}")
         if self.balance_grads:
             return
         for name in ("exact_total_norm", "weighting"):
@@ -113,7 +113,13 @@ class Options:
 
     def averages(self) -> NormAverages:
         """Return averages that have seen nothing yet."""
-        return AVERAGES[self.average](self.ema_decay, self.update_every)
+        at_most, skips = self.interval.at_most, self.outliers == "skip"
+        return AVERAGES[self.average](self.ema_decay, at_most, skips)
+
+    @property
+    def interval(self) -> Interval:
+        """When the norms are measured."""
+        return Interval.read(self.update_every)
 
     def weights_at(self, step: int) -> Optional[Dict[str, float]]:
         """Return the weights in the call with this number; None weighs all alike."""

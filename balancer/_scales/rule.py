@@ -9,8 +9,6 @@ from balancer._scales.state import BalancerState
 
 # The name of the one average in BalancerState.combined.
 _NORM = "norm"
-# A Gram matrix cannot tell a smaller part of its gradients' norms from its rounding.
-_ROUNDING = 1e-6
 
 
 class ScaleRule:
@@ -61,21 +59,27 @@ class ScaleRule:
         return scales
 
     def measured(
-        self, found: Measurement, averages: NormAverages, state: BalancerState
+        self,
+        found: Measurement,
+        averages: NormAverages,
+        stood: Mapping[str, int],
+        state: BalancerState,
     ) -> Tuple[Dict[str, float], BalancerState]:
         """Return the scales of a call that measured, and the state after it.
 
         Args:
             found: what it measured.
             averages: those that have taken it in.
+            stood: name → the number of calls that a norm stands for.
             state: the one before the call.
         """
-        coefficients = self._coefficients(found, averages, state)
-        scales = self.scales(found.norms, averages, coefficients)
+        now = averages.for_call(found.norms)
+        coefficients = self._coefficients(found, now, state)
+        scales = self.scales(found.norms, now, coefficients)
         combined, monitored = state.combined, {}
         if self.options.monitor or self.options.exact_total_norm:
             norm = found.total_norm(scales)
-            combined = self._combined(norm, scales, combined, found)
+            combined = self._combined(norm, scales, combined, found, stood)
             factor = self._factor(combined)
             scales = {name: factor * scale for name, scale in scales.items()}
             if self.options.monitor:
@@ -122,6 +126,7 @@ class ScaleRule:
         scales: Mapping[str, float],
         averages: NormAverages,
         found: Measurement,
+        stood: Mapping[str, int],
     ) -> NormAverages:
         """Return the average of the norm of Σ_i s_i g_i, with this call's in it.
 
@@ -131,9 +136,9 @@ class ScaleRule:
         if not self.options.exact_total_norm:
             return averages
         parts = sum(scales[name] * part for name, part in found.norms.items())
-        return (
-            averages if norm <= _ROUNDING * parts else averages.updated({_NORM: norm})
-        )
+        if norm <= found.rounding * parts:
+            return averages
+        return averages.updated({_NORM: norm}, {_NORM: max(stood.values())})
 
     def _factor(self, combined: NormAverages) -> float:
         """Return what brings the norm of Σ_i s_i g_i to total_norm on average."""

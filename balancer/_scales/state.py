@@ -1,10 +1,11 @@
 """What a balancer remembers from call to call."""
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from balancer._norms.ema import NormAverages
+from balancer._norms.ema import SMALLEST, NormAverages
 from balancer._scales.options import Options
 
 
@@ -115,6 +116,11 @@ class BalancerState:
         last = max(self.measured_at.values(), default=0)
         return [name for name, call in self.measured_at.items() if call == last]
 
+    def just_measured(self) -> List[str]:
+        """Return the names of the losses that the last call measured."""
+        last = self.calls - 1
+        return [name for name, call in self.measured_at.items() if call == last]
+
     def latest(self, weights: Optional[Mapping[str, float]]) -> List[str]:
         """Return which of `weights` were in the last measurement.
 
@@ -141,6 +147,9 @@ class BalancerState:
             "probed_at": self.probed_at,
             "per_batch_item": self.per_batch_item,
             "weighting": self.weighting,
+            # For who loads it: torch.distributed.checkpoint, into a balancer that does
+            # not know the losses yet, reads all parts but what has their names.
+            "losses": len(self.measured_at),
         }
 
     def from_dict(self, saved: Mapping[str, Any]) -> "BalancerState":
@@ -158,7 +167,7 @@ class BalancerState:
         # A state of before these two were saved goes on under the options that are.
         later = [key for key in ("per_batch_item", "weighting") if key not in saved]
         saved = {**saved, **{key: getattr(self, key) for key in later}}
-        missing = [part for part in self.to_dict() if part not in saved]
+        missing = [p for p in self.to_dict() if p not in saved and p != "losses"]
         if missing:
             raise ValueError(
                 f"the balancer's saved state lacks {missing}; it has {list(saved)}: "
@@ -190,7 +199,26 @@ class BalancerState:
                 f"the balancer's saved state has 'probed_at' {state.probed_at} of "
                 f"{state.calls} calls: the checkpoint is damaged"
             )
+        # A state of before the losses were counted has some if it has calls.
+        least = max(len(state.measured_at), int(state.calls > 0))
+        state._check_whole(_number(_count, saved.get("losses", least), "losses"))
         return state
+
+    def _check_whole(self, losses: int) -> None:
+        """Raise ValueError if parts of what was measured of `losses` are not there."""
+        if losses != len(self.measured_at):
+            raise ValueError(
+                f"the balancer's saved state is of {self.calls} calls and {losses} "
+                f"measured losses, but has those of {list(self.measured_at)}: load all "
+                "of it, in torch.distributed.checkpoint by optimizer.state_dict() and "
+                "checkpoint_with(optimizer), or as one json.dumps(state_dict())"
+            )
+        for name, norm in self.norms.items():
+            if SMALLEST <= norm < math.inf and self.averages.get(name) is None:
+                raise ValueError(
+                    f"the balancer's saved state has the norm {norm} of loss {name!r}, "
+                    "but no average of it: the checkpoint is damaged"
+                )
 
 
 def _numbers(

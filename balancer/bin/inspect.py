@@ -27,8 +27,7 @@ from tqdm import tqdm
 
 from balancer.bin.command import at_least, run_command
 from balancer.reports.files import read_yaml
-from balancer.reports.inspection import Inspection, cosine_table, share_table
-from balancer.reports.tables import columns
+from balancer.reports.inspection import Inspection
 
 if TYPE_CHECKING:  # ESPnet takes long to import, and --help does not need it.
     from balancer.espnet.recipe import Batch
@@ -86,13 +85,14 @@ def report(options: argparse.Namespace) -> str:
         if options.wav_dir:
             rate = model.meta_info()["fs"]
             most = (options.train_steps + options.steps) * args.batch_size
-            recipe.use_recordings(args, options.wav_dir, Path(folder), rate, most)
+            data = Path(folder) / "train"
+            recipe.use_recordings(args, options.wav_dir, data, rate, most)
         batches = recipe.batches(args)
         if options.train_steps:
             first = some(batches, "training", options.train_steps)
             inspection.train(model, args, first)
         found = inspection.measure(model, some(batches, "measuring", options.steps))
-    return "\n".join(lines(options, args, found))
+    return "\n\n".join(lines(options, args, found))
 
 
 @contextlib.contextmanager
@@ -131,21 +131,17 @@ def lines(
         state += f" and trained for {options.train_steps} steps"
     yield (
         f"Gradients at the output of the {args.codec} decoder, {state}; means over "
-        f"{options.steps} batches, seed {args.seed}.\n"
+        f"{options.steps} batches, seed {args.seed}."
     )
-    weighted = args.balancer and (args.balancer_conf or {}).get("weights")
-    yield columns(share_table(found, "as weighted" if weighted else "all alike"))
-    yield "\n" + columns(cosine_table(found)) + "\n"
-    for warning in found.warnings():
-        yield f"WARNING: {warning}.\n"
-    yield "To balance and keep the unbalanced shares, put this into the recipe:\n"
-    section = {"balancer": "grad_norm", "balancer_conf": {"weights": found.weights()}}
-    yield yaml.safe_dump(section, indent=4, sort_keys=False)
+    yield from found.findings()
+    yield "To balance and keep the unbalanced shares, put this into the recipe:"
+    section = {"balancer": "grad_norm", "balancer_conf": found.section()}
+    yield yaml.safe_dump(section, indent=4, sort_keys=False).rstrip()
     if found.lambdas:
         listed = ", ".join(f"{key}: {value:g}" for key, value in found.lambdas.items())
         yield (
             f"The weights hold {listed} already: set them to 1 in codec_conf, since a "
-            "balancer divides them out.\n"
+            "balancer divides them out."
         )
     if not files and not options.train_steps:
         yield (

@@ -154,20 +154,20 @@ def use_recordings(
     least = longest_chunk(args.chunk_length) + 1
     found = list(names(find(recordings), recordings).items())
     random.Random(args.seed).shuffle(found)
-    data = DataFolder(folder, rate)
-    for name, path in found:
-        wave = load(path, rate, min_samples=least)
-        if wave is not None:
-            data.add(name, wave)
-        if len(data.paths) == most:
-            break
-    if not data.paths:
-        raise ValueError(
-            f"{recordings} has no usable recording: one of {least / rate:.2f} s at "
-            f"least is needed (chunk_length {args.chunk_length}). The lines above say "
-            "what is wrong with each"
-        )
-    data.close()
+    with DataFolder(folder, rate) as data:
+        for name, path in found:
+            wave = load(path, rate, min_samples=least)
+            if wave is not None:
+                data.add(name, wave)
+            if len(data.paths) == most:
+                break
+        if not data.paths:
+            raise ValueError(
+                f"{recordings} has no usable recording: one of {least / rate:.2f} s at "
+                f"least is needed (chunk_length {args.chunk_length}). The lines above "
+                "say what is wrong with each"
+            )
+        data.close()
     args.train_data_path_and_name_and_type = [
         (f"{folder}/wav.scp", "audio", "sound"),
     ]

@@ -39,10 +39,13 @@ def run_call(
 def _is_due(
     losses: Mapping[str, Tensor], rule: ScaleRule, state: BalancerState
 ) -> bool:
-    every = rule.options.update_every
+    interval = rule.options.interval
     if has_ranks(rule.options.process_group):
         # Only what all ranks know may decide whether they communicate.
-        return not (state.latest(rule.weights) and state.calls % every)
+        known = state.latest(rule.weights)
+        since = state.calls - max(state.measured_at.values(), default=0)
+        return not known or since >= interval.after(state.averages, known)
+    every = interval.after(state.averages, losses)
     return any(
         state.calls - state.measured_at.get(name, -every) >= every for name in losses
     )
@@ -81,8 +84,9 @@ def _measure(
             state = state.with_probed(probed)
 
     # norms → norms over time → scales
-    averages = state.averages.updated(found.norms)
-    scales, state = rule.measured(found, averages, state)
+    stood = options.interval.stood(found.norms, state.calls, state.measured_at)
+    averages = state.averages.updated(found.norms, stood)
+    scales, state = rule.measured(found, averages, stood, state)
 
     # scales → returned losses. One that only an empty batch has is in no measurement.
     mine = {name: scales.get(name, 0.0) for name in losses}

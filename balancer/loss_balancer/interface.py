@@ -1,19 +1,15 @@
 """The balancer as its users see it."""
 
 import copy
-import dataclasses
 import threading
 import warnings
-from types import MappingProxyType
 from typing import (
     Any,
     Dict,
-    Generic,
     Mapping,
     Optional,
     Sequence,
     Tuple,
-    TypeVar,
     Union,
 )
 
@@ -30,36 +26,20 @@ from balancer._losses.checks import (
     trained,
 )
 from balancer._losses.returned import scaled_losses
-from balancer._losses.stats import check_keys, loss_stats, pair_stats
+from balancer._losses.stats import OUTLIER, check_keys, loss_stats, pair_stats
 from balancer._losses.watch import ShareWatch
 from balancer._norms.ranks import has_ranks, is_first_rank
 from balancer._scales.options import Options
 from balancer._scales.rule import ScaleRule
 from balancer._scales.sections import read_section
 from balancer._scales.state import BalancerState
-from balancer._scales.weights import Weight
 from balancer.loss_balancer.call import run_call
 from balancer.loss_balancer.checkpoint import save_with
+from balancer.loss_balancer.settings import Settings
 from balancer.quantities.probe import GradientProbe
 
-T = TypeVar("T")
 
-
-class _Option(Generic[T]):
-    """An option of a balancer: read from its Options, and set by replacing them."""
-
-    def __set_name__(self, owner: Any, name: str) -> None:
-        self._name = name
-
-    def __get__(self, balancer: Any, owner: Any = None) -> T:
-        value: T = getattr(balancer._options, self._name)
-        return value
-
-    def __set__(self, balancer: "Balancer", value: T) -> None:
-        balancer._set({self._name: value})
-
-
-class Balancer:
+class Balancer(Settings):
     """Rescale losses so that each supplies a chosen share of the gradient.
 
     Let y be the model's output (`input` of the call), l_1 … l_K losses of y,
@@ -102,11 +82,18 @@ class Balancer:
         average: "ema", or "adaptive" for averages that reach back only as far as the
             norms allow, so that shares stay on target while norms drift; ema_decay
             then is the longest memory.
+        outliers: "keep" takes each norm into its average, as AudioCraft does. "skip"
+            leaves out a norm that is far from its average, unless the next two are on
+            the same side, and bounds a measured call's scale, so that no loss has more
+            than 3 times its due. Then one bad batch does not switch a loss off.
         input_only: True returns losses that carry gradient to `input` and nowhere
             else, so a discriminator gets none in the generator's turn. False returns
             s_i·l_i on the whole graph, for losses with parameters of their own.
         update_every: N, measure the norms on every Nth call. In between the averages
-            are held, and with input_only the losses are walked once, jointly.
+            are held, and with input_only the losses are walked once, jointly. "auto"
+            measures on each call while norms are new or drift, and ever more rarely
+            where they stand still, at most on every 16th; "auto 32" on every 32nd. A
+            call after an outlier that was skipped measures in any case.
         process_group: the ranks that share a batch, of torch.distributed; None takes
             all. With pipeline or tensor parallelism, those of the data parallelism.
         probe: adds quantities of each loss's per-sample gradients to the stats, as
@@ -134,19 +121,6 @@ class Balancer:
         (0.667, 0.333)
     """
 
-    total_norm = _Option[float]()
-    ema_decay = _Option[float]()
-    per_batch_item = _Option[bool]()
-    epsilon = _Option[float]()
-    balance_grads = _Option[bool]()
-    monitor = _Option[bool]()
-    exact_total_norm = _Option[bool]()
-    weighting = _Option[Any]()
-    average = _Option[str]()
-    input_only = _Option[bool]()
-    update_every = _Option[int]()
-    process_group = _Option[Any]()
-
     def __init__(
         self,
         total_norm: float = 1.0,
@@ -160,8 +134,9 @@ class Balancer:
         exact_total_norm: bool = False,
         weighting: Any = None,
         average: str = "ema",
+        outliers: str = "keep",
         input_only: bool = True,
-        update_every: int = 1,
+        update_every: Union[int, str] = 1,
         process_group: Any = None,
         probe: Optional[GradientProbe] = None,
     ):
@@ -176,6 +151,7 @@ class Balancer:
             exact_total_norm=exact_total_norm,
             weighting=weighting,
             average=average,
+            outliers=outliers,
             input_only=input_only,
             update_every=update_every,
             process_group=process_group,
@@ -222,15 +198,18 @@ class Balancer:
                 that of their concatenation. A loss may depend on some of them only.
 
         Returns:
-            The losses, each of its shape and dtype, ready to be summed; and the stats,
+            The losses, each of its shape and dtype (a float16 loss comes back in
+            float32), ready to be summed; and the stats,
             floats, for each loss `name` (with `weights` for each name in them, zero
             where the loss is not in this call):
             `{name}_norm` n_i as last measured; `{name}_ratio` a_i / Σ_j a_j, its share
             of the gradient if nothing were balanced; `{name}_share`
             s_i n_i / Σ_j s_j n_j, its share of the balanced gradient, whose target is
-            w_i / Σ_j w_j; `{name}_scale` s_i. With monitor also `{a}_{b}_cosine` for
-            each pair, and `total_grad_norm`, the norm of Σ_i s_i g_i. With a probe also
-            `{name}_{quantity}`, as last measured, nan before.
+            w_i / Σ_j w_j; `{name}_scale` s_i. With outliers="skip" also
+            `{name}_outlier`, 1 where a norm was left out or the loss held back. With
+            monitor also `{a}_{b}_cosine` for each pair, and `total_grad_norm`, the norm
+            of Σ_i s_i g_i, both nan where they are not known of the losses in this
+            call. With a probe also `{name}_{quantity}`, as last measured, nan before.
 
             With grad mode off, or if no loss requires grad, nothing is measured: the
             losses come back times their present scales, or times their weights while
@@ -293,6 +272,8 @@ class Balancer:
         options, probe = self._options, self._probe
         names = list(scales if options.weights is None else options.weights)
         quantities = tuple(probe.quantities) if probe else ()
+        if state.averages.skips_outliers:
+            quantities += (OUTLIER,)
         check_keys(tuple(names), options.monitor, quantities)
         stats = loss_stats(names, scales, state)
         if options.monitor:
@@ -300,37 +281,6 @@ class Balancer:
         if probe:
             stats.update(probe.stats(names, state.probed))
         return stats
-
-    def _set(self, changes: Dict[str, Any]) -> None:
-        """Replace options; what was averaged goes on under the new ones."""
-        with self._lock:
-            options = dataclasses.replace(self._options, **changes)
-            state = self._state.under(options)
-            if "weights" in changes:  # a weighting's coefficients hold the old ones
-                state = dataclasses.replace(state, coefficients={})
-            self._options, self._state = options, state
-
-    @property
-    def weights(self) -> Optional[Mapping[str, Weight]]:
-        """The weights by name, each a number or a Ramp; set them between calls."""
-        weights = self._options.weights
-        return None if weights is None else MappingProxyType(dict(weights))
-
-    @weights.setter
-    def weights(self, weights: Optional[Mapping[str, Any]]) -> None:
-        self._set({"weights": weights})
-
-    @property
-    def probe(self) -> Optional[GradientProbe]:
-        """The probe, or None; set it between calls."""
-        return self._probe
-
-    @probe.setter
-    def probe(self, probe: Optional[GradientProbe]) -> None:
-        if not isinstance(probe, (GradientProbe, type(None))):
-            raise TypeError(f"probe must be a GradientProbe or None, but is {probe!r}")
-        self._probe = probe
-        self._arm_probe()
 
     @property
     def metrics(self) -> Dict[str, float]:
@@ -343,11 +293,6 @@ class Balancer:
         self._metrics = {}
         self._watch = ShareWatch()
         self._arm_probe()
-
-    def _arm_probe(self) -> None:
-        """Have the probe note the layer's calls before a call that it is due in."""
-        if self._probe is not None:
-            self._probe.armed = self._state.probe_is_due(self._probe.every)
 
     def state_dict(self) -> Dict[str, Any]:
         """Return the averages and what else a resumed run needs, all plain numbers.
@@ -384,14 +329,22 @@ class Balancer:
         self._state = loaded
         self._arm_probe()
 
-    def checkpoint_with(self, optimizer: torch.optim.Optimizer) -> None:
-        """Save and load the averages along with an optimizer, under the key `balancer`.
+    def checkpoint_with(self, optimizer: Any) -> None:
+        """Save and load the averages along with an optimizer.
 
-        They ride in optimizer.state_dict(), which every trainer saves. A checkpoint
-        without the key resets the balancer; an optimizer without a balancer ignores
-        the key.
+        They ride in optimizer.state_dict(), which every trainer saves: as a text, the
+        option `balancer` of the first parameter group. torch.distributed.checkpoint
+        keeps them too. A checkpoint without them resets the balancer, one that was
+        loaded before is read now. An optimizer without a balancer loads a checkpoint
+        that has them, and does not read them.
+
+        Args:
+            optimizer: one of torch.optim, or what wraps one and has it as its
+                `optimizer`, as those of Accelerate and Lightning.
 
         Raises:
-            ValueError: another balancer rides with this optimizer already.
+            TypeError: there is no optimizer of torch.optim.
+            ValueError: another balancer rides with this optimizer already, or what
+                wraps it saves a state dict without them.
         """
         save_with(optimizer, "balancer", self)

@@ -131,16 +131,13 @@ def _prefixes(files: Iterable[List[Event]]) -> Dict[str, Dict[str, str]]:
 def _last_training(parts: Iterable[List[Event]]) -> List[Event]:
     """Return the events without those that a later training replaced."""
     kept: List[Event] = []
-    first = 0  # the step of the earliest kept share
     for events in parts:
         steps = sorted({step for step, tag, _ in events if tag.endswith("_share")})
         if not steps:
             continue
-        # Its first point stands for the steps since it was started.
+        # Its first point stands for the steps since it was started. That is 0 or less
+        # where training begins, and the checkpoint's step where it goes on.
         start = steps[0] - (steps[1] - steps[0] if len(steps) > 1 else 1)
-        anew = start < min(first, 1) if len(steps) > 1 else steps[0] <= first
-        if anew or not kept:
-            kept, first = [], steps[0]
         kept = [event for event in kept if event.step <= start] + events
     return kept
 

@@ -8,7 +8,6 @@ import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import set_seed
 from torch.utils.data import DataLoader
-from tqdm import tqdm
 
 from balancer import Balancer
 
@@ -21,7 +20,14 @@ from small_codec import (  # noqa: E402
     discriminator_loss,
     generator_losses,
 )
-from small_training import Segments, read_options  # noqa: E402
+from small_training import (  # noqa: E402
+    Progress,
+    Segments,
+    check_batch,
+    folder_beside,
+    main_of,
+    resumable,
+)
 
 
 class Training:
@@ -30,6 +36,7 @@ class Training:
     def __init__(self, options, accelerator):
         self.accelerator = accelerator
         data = Segments(options.wav_dir, options.segment)
+        check_batch(data, options.batch_size, accelerator.num_processes)
         loader = DataLoader(data, options.batch_size, shuffle=True, drop_last=True)
         set_seed(options.seed)
         codec = Codec(**options.codec)
@@ -73,6 +80,14 @@ class Training:
         values = self.accelerator.reduce(values, reduction="mean")
         return dict(zip(losses, values.tolist()))
 
+    def save(self, checkpoint):
+        """Save all there is, beside the checkpoint and then in its place."""
+        main = self.accelerator.is_main_process
+        with folder_beside(checkpoint, main) as folder:
+            self.accelerator.wait_for_everyone()
+            self.accelerator.save_state(folder)
+            self.accelerator.wait_for_everyone()
+
     def state_dict(self):
         """Return what save_state saves beside networks, optimizers and scaler."""
         return {"epochs_done": self.epochs_done}
@@ -82,9 +97,8 @@ class Training:
         self.epochs_done = state["epochs_done"]
 
 
-def main(argv=None):
+def train(options):
     """Train for the epochs that the checkpoint in out_dir, if any, has not seen."""
-    options = read_options(Path(__file__).with_suffix(".yaml"), __doc__, argv)
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),
         mixed_precision=options.mixed_precision,
@@ -94,28 +108,33 @@ def main(argv=None):
             use_seedable_sampler=True, data_seed=options.seed
         ),
     )
-    accelerator.init_trackers("")
     training = Training(options, accelerator)
+    accelerator.init_trackers("")
     loader = training.loader
     checkpoint = Path(options.out_dir) / "checkpoint"
-    if checkpoint.exists():
-        accelerator.load_state(checkpoint)
+    if resumable(checkpoint).exists():
+        accelerator.load_state(resumable(checkpoint))
+    progress = Progress(options.epochs, accelerator.is_main_process)
+    progress.begin(training.epochs_done, checkpoint, more="--epochs N")
     for epoch in range(training.epochs_done, options.epochs):
         loader.set_epoch(epoch)
-        bar = tqdm(
-            loader,
-            f"epoch {epoch + 1}/{options.epochs}",
-            disable=not accelerator.is_main_process,
-        )
-        for step, wave in enumerate(bar, start=epoch * len(loader)):
+        progress.start(epoch, len(loader))
+        for step, wave in enumerate(loader, start=epoch * len(loader)):
             losses, stats = training.turns(wave)
             losses = training.mean_over_ranks(losses)
-            bar.set_postfix(stft=f"{losses['stft']:.3f}")
+            progress.see(losses, stats)
             accelerator.log({f"loss/{k}": v for k, v in losses.items()}, step)
             accelerator.log({f"balancer/{k}": v for k, v in stats.items()}, step)
+        progress.end()
         training.epochs_done = epoch + 1
-        accelerator.save_state(checkpoint)
+        training.save(checkpoint)
     accelerator.end_training()
+
+
+def main(argv=None):
+    """Train as the options say."""
+    choices = {"mixed_precision": ["no", "bf16", "fp16"]}
+    main_of(train, __file__, __doc__, argv, choices)
 
 
 if __name__ == "__main__":

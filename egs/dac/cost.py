@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from tqdm import trange
-from train import Batches, Segments, Training, read_options
+from train import Batches, Segments, Training, main_of
 
 from balancer.reports.tables import columns
 
@@ -39,10 +39,8 @@ def seconds(training, wave):
     return time.perf_counter() - start
 
 
-def main(argv=None):
+def measure(options):
     """Print the table."""
-    file = Path(__file__).with_name("train.yaml")
-    options = read_options(file, __doc__, argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = Segments(options.wav_dir, options.segment)
     batches = Batches(data, options.batch_size, options.seed)
@@ -61,4 +59,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    main_of(measure, str(Path(__file__).with_name("train.py")), __doc__)

@@ -15,13 +15,18 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import trange
 
 from balancer import Balancer
+from balancer.reports import targets
 from balancer.reports.recordings import find, load
-from balancer.reports.targets import targets
 
 # What several recipes share.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
-from small_training import Segments, read_options, save_whole  # noqa: E402
+from small_training import (  # noqa: E402
+    Segments,
+    check_batch,
+    main_of,
+    save_beside,
+)
 from small_training.speech import RATE  # noqa: E402
 
 BALANCED = "mel", "feat", "adv"  # the losses of the decoded waveform
@@ -49,8 +54,6 @@ class Training:
         if options.balancer == "grad_norm":
             self.balancer = Balancer.from_config(options.balancer_conf)
             self.balancer.checkpoint_with(self.optimizer_g)
-        elif options.balancer != "none":
-            raise ValueError(f"--balancer is grad_norm or none, not {options.balancer}")
 
     def turns(self, wave):
         """Train both networks on a batch; return the losses and the stats."""
@@ -103,7 +106,7 @@ class Training:
         """Write a checkpoint after so many steps."""
         states = {name: x.state_dict() for name, x in self.saved_parts().items()}
         # The quantizer draws its dropout from this generator.
-        save_whole({**states, "steps": steps, "random": torch.get_rng_state()}, path)
+        save_beside({**states, "steps": steps, "random": torch.get_rng_state()}, path)
 
     def resume(self, path, device):
         """Read a checkpoint, if there is one; return the number of its steps."""
@@ -139,11 +142,6 @@ class Batches:
     def __init__(self, data, size, seed):
         self.data, self.size, self.seed = data, size, seed
         self.in_epoch = len(data) // size
-        if not self.in_epoch:
-            raise ValueError(
-                f"--batch_size {size} is more than the recordings have segments, "
-                f"{len(data)}: lower it, or --segment"
-            )
 
     def __getitem__(self, step):
         epoch, number = divmod(step, self.in_epoch)
@@ -169,19 +167,19 @@ def log(writer, step, losses, stats, balancer):
         writer.add_scalar(f"balancer/{name}", value, step)
 
 
-def main(argv=None):
+def train(options):
     """Train for the steps that the checkpoint in out_dir, if any, has not seen."""
     warnings.filterwarnings("ignore", "stft_data changed shape")  # of each mel loss
-    options = read_options(Path(__file__).with_suffix(".yaml"), __doc__, argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = Segments(options.wav_dir, options.segment)
+    check_batch(data, options.batch_size, ranks=1)
     batches = Batches(data, options.batch_size, options.seed)
     training = Training(options, device)
     out_dir = Path(options.out_dir)
     checkpoint = out_dir / "checkpoint.pt"
     first = training.resume(checkpoint, device)
     writer = SummaryWriter(out_dir)
-    bar = trange(first, options.steps, initial=first, total=options.steps)
+    bar = trange(first, options.steps, initial=first, total=options.steps, disable=None)
     for step in bar:
         losses, stats = training.turns(batches[step].to(device))
         log(writer, step, losses, stats, training.balancer)
@@ -191,6 +189,15 @@ def main(argv=None):
     writer.close()
     wave = first_recording(Path(options.wav_dir), options.segment).to(device)
     soundfile.write(out_dir / "decoded.wav", training.decode(wave).cpu().numpy(), RATE)
+
+
+def main(argv=None):
+    """Train as the options say."""
+    choices = {
+        "amp": [None, "bfloat16", "float16"],
+        "balancer": ["grad_norm", "none"],
+    }
+    main_of(train, __file__, __doc__, argv, choices)
 
 
 if __name__ == "__main__":

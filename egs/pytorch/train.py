@@ -10,7 +10,6 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
 from balancer import Balancer
 
@@ -23,7 +22,13 @@ from small_codec import (  # noqa: E402
     discriminator_loss,
     generator_losses,
 )
-from small_training import Segments, read_options  # noqa: E402
+from small_training import (  # noqa: E402
+    Progress,
+    Segments,
+    check_batch,
+    main_of,
+    save_beside,
+)
 
 # torchrun sets these.
 RANK, RANKS, LOCAL_RANK = (
@@ -80,7 +85,7 @@ class Training:
     def save(self, path, epochs):
         """Write a checkpoint after so many epochs."""
         states = {name: x.state_dict() for name, x in self.saved_parts().items()}
-        torch.save({**states, "epochs": epochs}, path)
+        save_beside({**states, "epochs": epochs}, path)
 
     def resume(self, path, device):
         """Read a checkpoint, if there is one; return the number of its epochs."""
@@ -100,38 +105,46 @@ def mean_over_ranks(losses):
     return dict(zip(losses, (values / RANKS).tolist()))
 
 
-def main(argv=None):
+def train(options):
     """Train for the epochs that the checkpoint in out_dir, if any, has not seen."""
-    options = read_options(Path(__file__).with_suffix(".yaml"), __doc__, argv)
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", LOCAL_RANK) if cuda else torch.device("cpu")
+    data = Segments(options.wav_dir, options.segment)
+    check_batch(data, options.batch_size, RANKS)
     if RANKS > 1:
         dist.init_process_group("nccl" if cuda else "gloo")
-    data = Segments(options.wav_dir, options.segment)
     sampler = DistributedSampler(data, RANKS, RANK, seed=options.seed, drop_last=True)
     loader = DataLoader(data, options.batch_size, sampler=sampler, drop_last=True)
     training = Training(options, device)
     checkpoint = Path(options.out_dir) / "checkpoint.pt"
     first = training.resume(checkpoint, device)
+    progress = Progress(options.epochs, shown=RANK == 0)
+    progress.begin(first, checkpoint, more="--epochs N")
     writer = SummaryWriter(options.out_dir) if RANK == 0 else None
     for epoch in range(first, options.epochs):
         sampler.set_epoch(epoch)
-        bar = tqdm(loader, f"epoch {epoch + 1}/{options.epochs}", disable=RANK > 0)
-        for step, wave in enumerate(bar, start=epoch * len(loader)):
+        progress.start(epoch, len(loader))
+        for step, wave in enumerate(loader, start=epoch * len(loader)):
             losses, stats = training.turns(wave.to(device))
             losses = mean_over_ranks(losses)
-            bar.set_postfix(stft=f"{losses['stft']:.3f}")
+            progress.see(losses, stats)
             if writer:
                 for name, value in losses.items():
                     writer.add_scalar(f"loss/{name}", value, step)
                 for name, value in stats.items():
                     writer.add_scalar(f"balancer/{name}", value, step)
+        progress.end()
         if RANK == 0:
             training.save(checkpoint, epoch + 1)
     if writer:
         writer.close()
     if RANKS > 1:
         dist.destroy_process_group()
+
+
+def main(argv=None):
+    """Train as the options say."""
+    main_of(train, __file__, __doc__, argv, {"amp": [None, "bfloat16", "float16"]})
 
 
 if __name__ == "__main__":

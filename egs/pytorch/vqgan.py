@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from tqdm import trange
 
 from balancer import Balancer
+from balancer.bin.command import at_least, check_output, run_command
 
 # What several recipes share.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
@@ -92,16 +93,17 @@ def with_adaptive_weight(options):
 WAYS = {"balancer": with_balancer, "adaptive weight": with_adaptive_weight}
 
 
-def train(way, images, options):
+def train(way, images, options, seed):
     """Return the adversarial loss's share at each step and place, and the tokenizer."""
-    torch.manual_seed(options.seed)
+    torch.manual_seed(seed)
     tokenizer, discriminator = Tokenizer(), patch_discriminator()
     optimizer_g = torch.optim.Adam(tokenizer.parameters(), options.lr, (0.5, 0.9))
     optimizer_d = torch.optim.Adam(discriminator.parameters(), options.lr, (0.5, 0.9))
     last = tokenizer.last.weight
     weigh = WAYS[way](options)
     shares = []
-    for _ in trange(options.steps, desc=way):
+    title = f"{way}, seed {seed}"
+    for _ in trange(options.steps, desc=title, disable=not sys.stderr.isatty()):
         batch = images[torch.randint(len(images), (options.batch_size,))]
         decoded, commit = tokenizer(batch)
         logits = discriminator(decoded)
@@ -173,27 +175,42 @@ def plot(results, path):
     figure.savefig(path, dpi=120)
 
 
-def main(argv=None):
+def compare(options):
     """Train both ways; print the table, draw the chart."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--ema_decay", type=float, default=0.99)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", type=Path, default="vqgan.png", help="the chart")
-    options = parser.parse_args(argv)
-
+    check_output(options.plot)
     images = torch.tensor(load_digits().images, dtype=torch.float32).unsqueeze(1) / 16
     train_set, held_out = images[:-200], images[-200:]
-    results = {way: train(way, train_set, options) for way in WAYS}
-    print(table(results, options.steps))
-    for way, (_, tokenizer) in results.items():
+    runs = [
+        {way: train(way, train_set, options, seed) for way in WAYS}
+        for seed in range(options.seeds)
+    ]
+    print(table(runs[0], options.steps))
+    for way in WAYS:
         with torch.no_grad():
-            loss = F.l1_loss(tokenizer(held_out)[0], held_out)
-        print(f"{way}: L1 on held-out images {loss:.4f}")
-    plot(results, options.plot)
+            decoded = [results[way][1](held_out)[0] for results in runs]
+        each = ", ".join(f"{F.l1_loss(images, held_out):.4f}" for images in decoded)
+        print(f"{way}: L1 on held-out images, of each seed: {each}")
+    plot(runs[0], options.plot)
     print(f"chart: {options.plot}")
+
+
+def main(argv=None):
+    """Read the options and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=at_least(4), default=1000)
+    parser.add_argument("--batch_size", type=at_least(1), default=32)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--ema_decay", type=float, default=0.99)
+    parser.add_argument(
+        "--seeds",
+        type=at_least(1),
+        default=1,
+        help="trainings each way; the table and the chart are of the first",
+    )
+    parser.add_argument(
+        "--plot", type=Path, default=Path("vqgan.png"), help="the chart"
+    )
+    run_command(parser, compare, argv)
 
 
 if __name__ == "__main__":

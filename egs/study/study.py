@@ -1,158 +1,245 @@
 #!/usr/bin/env python3
-"""Study on recorded speech what balancing does to a codec's training.
+"""A study of what balancing does to a codec: plan, train, score, report.
 
-Real ESPnet trainings of a small EnCodec, a condition and a seed each, on five
-utterances of a LibriVox reader; the end of each is held out. What was trained stays
-trained: started again, the study goes on where it stood. At last the results are
-written as JSON, and as tables and charts into RESULTS.md.
+`plan` prints the trainings and what is there of them; `train` carries out those that
+have no result, in the plan's order, and appends each result to results.jsonl as it
+comes; `score` adds scores that a result lacks, from the codec that was kept; `report`
+writes RESULTS.md and its charts from the results.
 """
 
 import argparse
-import hashlib
-import json
 import multiprocessing
+import multiprocessing.connection
 import os
-import subprocess
+import re
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import threading
+import traceback
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Collection, Dict, List, Optional, Sequence
 
-import yaml
-from study_plan import SEEDS, Run, merged, runs
+import study_plan as plan
+from study_data import PACKAGES, load, prepare
+from study_results import Results
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
-SHARED = HERE.parent / "shared"
-BASES = HERE.parent / "mini/codec1/conf/train_encodec.yaml", HERE / "conf/study.yaml"
-QUICK = {"max_epoch": 1, "chunk_shift_ratio": 0.5}  # a fifth of an epoch's steps
-FIRST = 50  # steps of which each one is kept
+# What the other settings of the plan cost, in steps of the base.
+COST = {"batch": 1 / 8, "segment": 1 / 4000, "channels": 1 / 8}
 
 
-def base(quick: bool) -> Dict[str, Any]:
-    """Return the configuration that each training changes."""
-    config: Dict[str, Any] = {}
-    for path in BASES:
-        config = merged(config, yaml.safe_load(path.read_text()))
-    return merged(config, QUICK if quick else {})
+class Files:
+    """Where a study's files are.
+
+    Attributes:
+        results: the results of its trainings.
+        models: the folder of its codecs.
+    """
+
+    def __init__(self, args: argparse.Namespace):
+        # What is not the study as committed stays out of the committed results.
+        own = bool(args.wav_dir or args.quick)
+        self.exp = args.exp_dir or HERE / "exp"
+        folder = args.results or (self.exp if own else HERE)
+        self.report = folder
+        self.results = Results(folder / "results.jsonl")
+        self.models = self.exp / "models"
+        self.wav_dir: Optional[Path] = args.wav_dir
+
+    def recordings(self, data: str) -> Path:
+        """Return the folder of a package's recordings, or the user's own."""
+        return self.wav_dir or prepare(data, self.exp / "wav")
+
+    def model(self, key: str) -> Path:
+        """Return the file of a training's codec."""
+        return self.models / (re.sub(r"[^\w.]+", "_", key) + ".pt")
 
 
-def folder_of(run: Run, config: Dict[str, Any], exp: Path) -> Path:
-    """Return a training's folder: another one for another configuration."""
-    text = json.dumps([run.condition, config], sort_keys=True)
-    return exp / "runs" / hashlib.sha256(text.encode()).hexdigest()[:16]
+def planned(args: argparse.Namespace) -> List[plan.Run]:
+    """Return the trainings that are asked for, as far as there are recordings."""
+    found = plan.quick() if args.quick else plan.runs(args.question)
+    if args.wav_dir:  # stands in for the base's recordings, and for no others
+        found = [run for run in found if "data" not in run.config["setting"]]
+    return found
 
 
-def carry_out(run: Run, config: Dict[str, Any], data: Path, folder: Path) -> None:
-    """Train and score, in a process of its own; the result is written last."""
-    import numpy as np
-    import torch
-    from study_score import distances, shares
-    from study_train import train
-
-    torch.set_num_threads(1)
-    folder.mkdir(parents=True, exist_ok=True)
-    log = os.open(folder / "train.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    steps = train(config, data, folder).steps
-    names = [key[: -len("_share")] for key in steps[0] if key.endswith("_share")]
-    late = steps[len(steps) // 2 :]
-    result = {
-        "condition": run.condition,
-        "seed": run.seed,
-        "steps": len(steps),
-        "distances": distances(folder, data),
-        "shares": shares(folder, data),
-        "first_steps": {
-            key: [step[key] for step in steps[:FIRST]]
-            for key in ("grad_norm", "step_size")
-        },
-        "shares_in_training": {
-            name: float(np.mean([step[f"{name}_share"] for step in late]))
-            for name in names
-        },
-    }
-    for path in folder.glob("*.pth"):
-        path.unlink()
-    part = folder / "result.json.part"
-    part.write_text(json.dumps(result))
-    part.replace(folder / "result.json")
-
-
-def carry_out_all(args: argparse.Namespace, data: Path) -> List[Dict[str, Any]]:
-    """Train what has no result yet, `--jobs` at a time; return all results."""
-    planned = []
-    for run in runs(args.questions, args.seeds):
-        config = {**merged(base(args.quick), run.changes), "seed": run.seed}
-        planned.append((run, config, folder_of(run, config, args.exp_dir)))
-    missing = [one for one in planned if not (one[2] / "result.json").is_file()]
-    # The server imports ESPnet once, and each training is a fork of it.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["study_score"])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *sys.path])
-    bar = tqdm(total=len(planned), initial=len(planned) - len(missing), unit="training")
-    with bar, ProcessPoolExecutor(args.jobs, context, max_tasks_per_child=1) as pool:
-        waiting = {
-            pool.submit(carry_out, run, config, data, folder): (run, folder)
-            for run, config, folder in missing
-        }
-        for done in as_completed(waiting):
-            run, folder = waiting[done]
-            bar.update()
-            if done.exception():
-                for other in waiting:
-                    other.cancel()
-                sys.exit(
-                    f"study.py: {run.condition!r}, seed {run.seed}: "
-                    f"{done.exception()}; see {folder / 'train.log'}"
-                )
-    return [json.loads((one[2] / "result.json").read_text()) for one in planned]
-
-
-def prepare(args: argparse.Namespace) -> Path:
-    """Fetch the recordings, make the data folders, return their folder."""
-    data: Path = args.exp_dir / "data"
-    if not (data / "valid" / "wav.scp").is_file():
-        wavs = args.wav_dir or args.exp_dir / "downloads"
-        config = args.exp_dir / "train.yaml"
-        args.exp_dir.mkdir(parents=True, exist_ok=True)
-        config.write_text(yaml.safe_dump(base(args.quick)))
-        commands = [[SHARED / "prepare_data.py", wavs, data, config]]
-        if args.wav_dir is None:
-            commands.insert(0, [SHARED / "fetch_speech.py", "--set", "librivox", wavs])
-        for command in commands:
-            subprocess.run([sys.executable, *map(str, command)], check=True)
+def data_of(run: plan.Run) -> str:
+    data: str = run.config["setting"].get("data", next(iter(PACKAGES)))
     return data
 
 
-def get_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="the shape of the study in six minutes: one seed, a tenth of the steps",
+def cost(run: plan.Run) -> float:
+    """Return about how long a training takes, in steps of the base."""
+    steps: float = run.config["steps"]
+    for name, factor in COST.items():
+        steps *= run.config["setting"].get(name, 1 / factor) * factor
+    return steps
+
+
+def show_plan(args: argparse.Namespace) -> None:
+    """Print a line for each training, and what all of them take."""
+    runs, results = planned(args), Files(args).results
+    missing = {run.key for run in results.missing(runs)}
+    for run in runs:
+        mark = " " if run.key in missing else "x"
+        print(f"[{mark}] {run.wave} {run.key}")
+    steps = sum(cost(run) for run in runs if run.key in missing)
+    print(
+        f"{len(runs) - len(missing)} of {len(runs)} trainings have a result; the "
+        f"others take as long as {steps / plan.STEPS:.0f} of the base"
     )
-    parser.add_argument("--questions", type=int, nargs="+", default=[1, 3, 4, 6, 7])
-    parser.add_argument("--seeds", type=int, nargs="+")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--wav_dir", type=Path, help="recordings of your own")
-    parser.add_argument("--exp_dir", type=Path, help="where trainings go (exp/study)")
+
+
+_progress: Any = None  # in a training's process: the steps of all of them
+
+
+def _start_worker(counter: Any) -> None:
+    global _progress
+    _progress = counter
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Leave no training behind when the study is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _count_step() -> None:
+    with _progress.get_lock():
+        _progress.value += 1
+
+
+def carry_out(config: Dict[str, Any], folder: Path, model: Path) -> Dict[str, Any]:
+    """Train and score, in a process of its own."""
+    from study_train import train
+
+    return train(config, folder, model, _count_step)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Carry out what has no result yet, `--jobs` at a time.
+
+    A training that fails is reported, and the others go on.
+    """
+    files, runs = Files(args), planned(args)
+    waiting = files.results.missing(runs)
+    folders = {data: files.recordings(data) for data in set(map(data_of, waiting))}
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["study_train"])
+    # The server imports what it preloads from there.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    counter, failed = context.Value("q", 0), 0
+    pool = ProcessPoolExecutor(args.jobs, context, _start_worker, (counter,))
+    bar = tqdm(total=sum(run.config["steps"] for run in waiting), unit="step")
+    going: Dict["Future[Dict[str, Any]]", plan.Run] = {}
+    with bar, pool:
+        while waiting or going:
+            there = files.results.of(runs)
+            for run in ready(waiting, there, args.jobs - len(going)):
+                waiting.remove(run)
+                config = plan.resolved(run, there)
+                task = pool.submit(
+                    carry_out, config, folders[data_of(run)], files.model(run.key)
+                )
+                going[task] = run
+            if not going:
+                break  # what is left needs results that did not come
+            bar.set_description(f"{len(waiting) + len(going)} trainings to go")
+            done, _ = wait(going, timeout=1, return_when=FIRST_COMPLETED)
+            bar.update(counter.value - bar.n)
+            for task in done:
+                failed += not _keep(task, going.pop(task), files.results, bar)
+    if failed or waiting:
+        names = ", ".join(repr(run.key) for run in waiting)
+        sys.exit(
+            f"study.py: {failed} trainings failed"
+            + (
+                f"; not begun, since they need others' results: {names}"
+                if names
+                else ""
+            )
+        )
+
+
+def _keep(task: Any, run: plan.Run, results: Results, bar: Any) -> bool:
+    """Write the result of a training that has ended; return whether it has one."""
+    error = task.exception()
+    if error is None:
+        results.add({"key": run.key, "config": run.config, **task.result()})
+    else:
+        text = "".join(traceback.format_exception(error))
+        bar.write(f"study.py: {run.key!r} failed:\n{text}", sys.stderr)
+    return error is None
+
+
+def ready(
+    waiting: Sequence[plan.Run], there: Collection[str], places: int
+) -> List[plan.Run]:
+    """Return the first trainings whose needs have results, so many as have a place."""
+    able = [run for run in waiting if set(run.needs) <= set(there)]
+    return able[:places]
+
+
+def score(args: argparse.Namespace) -> None:
+    """Add the scores that a result lacks and this environment has."""
+    from study_score import available, score
+    from study_train import SETTING, load_codec
+
+    files = Files(args)
+    there = files.results.of(planned(args))
+    for run in tqdm(planned(args), unit="training"):
+        model = files.model(run.key)
+        if run.key not in there or not model.is_file():
+            continue
+        result = there[run.key]
+        if set(available()) - set(result["scores"]):
+            rate = {**SETTING, **run.config["setting"]}["rate"]
+            test = load(files.recordings(data_of(run)), rate).test
+            scores = score(load_codec(model), test, rate)
+            files.results.add({**result, "scores": scores})
+
+
+def report(args: argparse.Namespace) -> None:
+    """Write RESULTS.md and images/."""
+    from study_report import write
+
+    files, runs = Files(args), planned(args)
+    write(runs, files.results.of(runs), files.report)
+
+
+COMMANDS = {"plan": show_plan, "train": train, "score": score, "report": report}
+
+
+def get_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=list(COMMANDS))
+    numbers = (1, 2, 3, 4, 5)
     parser.add_argument(
-        "--results", type=Path, help="where RESULTS.md and RESULTS.json go"
+        *("--question",),
+        **{"type": int, "nargs": "+", "default": numbers, "choices": numbers},
+        help="what a question needs (all)",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time (1)")
+    parser.add_argument(
+        "--quick", action="store_true", help="three trainings of a few steps"
+    )
+    parser.add_argument("--wav_dir", type=Path, help="recordings of your own")
+    parser.add_argument("--exp_dir", type=Path, help="where recordings and codecs go")
+    parser.add_argument(
+        "--results", type=Path, help="the folder of results.jsonl and RESULTS.md"
     )
     return parser
 
 
-def main() -> None:
-    args = get_parser().parse_args()
-    args.seeds = args.seeds or (SEEDS[:1] if args.quick else SEEDS)
-    name = "study_quick" if args.quick else "study"
-    args.exp_dir = (args.exp_dir or HERE / "exp" / name).resolve()
-    results = carry_out_all(args, prepare(args))
-    from study_report import write
-
-    write(results, args.results or (args.exp_dir if args.quick else HERE))
+def main(argv: Optional[Sequence[str]] = None) -> None:
+    args = get_parser().parse_args(argv)
+    COMMANDS[args.command](args)
 
 
 if __name__ == "__main__":

@@ -1,145 +1,160 @@
-"""The study's charts, one for each question."""
+"""The charts of RESULTS.md, a function for each question; None where nothing is."""
 
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Dict
 
 import matplotlib
 import numpy as np
 import study_plan as plan
+from study_score import SCORES
+from study_statistics import paired
+from study_tables import shares_of
+from study_values import DRAWN, Values
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
-from matplotlib.ticker import FixedLocator, NullLocator  # noqa: E402
 
-METHODS = {plan.SUM: "C7", plan.ESPNET: "C1", plan.OURS: "C0"}
-LABELS = {
-    3: "update_every",
-    4: "average: adaptive, or ema_decay alone",
-    6: "the dual decoder's loss",
-    7: "total_norm",
-}
-MEL = "mel distance, held out"
-TITLES = {
-    "mel": MEL,
-    "stft": "MR-STFT distance, held out",
-    "codes": "codes in use of the first codebook's 128",
-}
+COLORS = dict(zip(DRAWN, ("C7", "C2", "C4", "C1", "C3", "C0")))
+WAY_COLORS = ("C0", "C7", "C2", "C5", "C9", "C1")
 
 
-def bars(values: Any, condition: str, *keys: str, like: str = "") -> Any:
-    """Return the mean over seeds and its distance to the least and the greatest."""
-    found = np.array(values.of(condition, *keys, like=like), dtype=float)
-    if not len(found):
-        return np.nan, [[np.nan], [np.nan]]
-    mean = found.mean()
-    return mean, [[mean - found.min()], [found.max() - mean]]
+def panels(values: Values, height: float = 3.4) -> Any:
+    """Return a figure with a panel for each score: figure, [(axes, score)]."""
+    scores = values.qualities()
+    figure, axes = plt.subplots(1, len(scores), figsize=(3.2 * len(scores), height))
+    return figure, list(zip(np.atleast_1d(axes), scores))
 
 
-def line(
-    ax: Any, values: Any, xs: Sequence[float], conditions: Sequence[str], **style: Any
-) -> None:
-    """Draw the mel distance over x, with the range over seeds."""
-    # Of the seeds that were scaled, which are not all.
-    like = conditions[0]
-    points = [bars(values, name, "distances", "mel", like=like) for name in conditions]
-    means = [mean for mean, _ in points]
-    ranges = np.hstack([np.array(span) for _, span in points])
-    ax.errorbar(xs, means, ranges, marker="o", capsize=3, **style)
+def heading(score: str) -> str:
+    """Return a score's heading, with the direction that is better."""
+    text, _, more = SCORES[score]
+    return f"{text} ({'higher' if more else 'lower'} is better)"
 
 
-def scales(values: Any) -> Any:
-    """Question 1: the mel distance over the factor of each loss."""
-    figure, axes = plt.subplots(1, 4, figsize=(11, 3.2), sharey=True)
-    low, high = plan.FACTORS
-    for ax, loss in zip(axes, plan.LOSSES):
-        for method, color in METHODS.items():
-            if (method, loss) not in plan.SCALED:
+def add_legend(figure: Any, ax: Any, columns: int, room: float) -> None:
+    """Put an axes' legend below all of them, into a part of the figure's height."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=columns, fontsize=8)
+    figure.tight_layout(rect=(0, room, 1, 1))
+
+
+def untuned(values: Values) -> Any:
+    """Question 1: quantiles over draws of the losses' scales."""
+    figure, axes = panels(values)
+    for ax, score in axes:
+        for title, color in COLORS.items():
+            found = np.array(sorted(values.untuned(title, score)))
+            if not SCORES[score][2]:
+                found = found[::-1]
+            if len(found) == 0:
                 continue
-            names = [plan.scaled(method, loss, low), method]
-            names.append(plan.scaled(method, loss, high))
-            line(ax, values, [low, 1, high], names, color=color, label=method)
-        ax.set(xscale="log", title=f"{loss} multiplied by")
-        ax.xaxis.set_major_locator(FixedLocator([low, 1, high]))
-        ax.xaxis.set_minor_locator(NullLocator())
-    axes[0].set_ylabel(MEL)
-    # Where no curve is; the last panel has all of them.
-    axes[2].legend(*axes[-1].get_legend_handles_labels(), fontsize=8, loc="upper left")
+            quantiles = (np.arange(len(found)) + 0.5) / len(found)
+            width = 2.2 if title == "ours" else 1.2
+            ax.plot(
+                *(quantiles, found, "o-"),
+                **{"color": color, "ms": 3, "lw": width, "label": title},
+            )
+        ax.set(title=heading(score), xlabel="share of trainings", xlim=(0, 1))
+        ax.title.set_fontsize(9)
+    add_legend(figure, axes[0][0], len(DRAWN), 0.08)
     return figure
 
 
-def shares(values: Any) -> Any:
-    """Question 2: shares at the output and in the decoder, beside the targets."""
-    figure, ax = plt.subplots(figsize=(8, 3.4))
-    weights: Mapping[str, float] = plan.ENCODEC_WEIGHTS
-    whole = sum(weights.values())
-    groups = {
-        "target, EnCodec's weights": [weight / whole for weight in weights.values()],
-        "at the output, second half of the training": [
-            bars(values, plan.ENCODEC, "shares_in_training", name)[0]
-            for name in weights
-        ],
-        "in the decoder's parameters, at the end": [
-            bars(values, plan.ENCODEC, "shares", "decoder", name)[0] for name in weights
-        ],
-        "there in the hand-tuned sum": [
-            bars(values, plan.SUM, "shares", "decoder", name)[0] for name in weights
-        ],
-    }
-    for i, ((label, heights), color) in enumerate(
-        zip(groups.items(), ("lightgray", "C0", "C2", "C7"))
-    ):
-        places = np.arange(len(weights)) + 0.2 * (i - 1.5)
-        ax.bar(places, heights, 0.2, label=label, color=color)
-    ax.set_xticks(range(len(weights)), list(weights))
-    ax.set_ylabel("share of the gradient")
-    ax.margins(y=0.3)  # room for the legend
-    ax.legend(fontsize=8, ncols=2, loc="upper left")
+def carried_over(values: Values) -> Any:
+    """Question 2: ours and the matched sum, a row a setting."""
+    settings = {"base": "", **{name: name for name in plan.SETTINGS}}
+    figure, axes = panels(values, height=4.2)
+    for i, (ax, score) in enumerate(axes):
+        for way, color, shift in zip(plan.MAIN[::2], ("C0", "C7"), (0.12, -0.12)):
+            for row, setting in enumerate(settings.values()):
+                found = values.scores(plan.in_setting(way, setting), score)
+                ys = [-row + shift] * len(found)
+                ax.plot(list(found.values()), ys, "o", color=color, ms=4, alpha=0.7)
+            ax.plot([], [], "o", color=color, label=way)
+        names = list(settings) if i == 0 else [""] * len(settings)
+        ax.set_yticks([-row for row in range(len(settings))], names, fontsize=8)
+        ax.set_title(heading(score), fontsize=9)
+        ax.grid(axis="y", alpha=0.3)
+    add_legend(figure, axes[0][0], 2, 0.06)
     return figure
 
 
-def first_steps(values: Any) -> Any:
-    """Question 5: norms of gradient and step at the beginning."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
-    titles = ("norm of the generator's gradient", "size of the generator's step")
-    for ax, key, title in zip(axes, ("grad_norm", "step_size"), titles):
-        for method, color in METHODS.items():
-            for i, series in enumerate(values.of(method, "first_steps", key)):
-                label = None if i else method
-                steps = range(1, len(series) + 1)
-                ax.plot(steps, series, color=color, lw=0.9, label=label)
-        if values.of(plan.OURS):
-            ax.set_yscale("log")
-        ax.set(xlabel="step", title=title)
-    axes[0].legend(fontsize=8)
+def weights(values: Values) -> Any:
+    """Question 3: scores over each loss's share, of the search."""
+    numbers = plan.ranking(values.results)
+    if not numbers:
+        return None
+    scores = values.qualities()
+    size = (2.6 * len(plan.LOSSES), 2.1 * len(scores))
+    figure, axes = plt.subplots(
+        *(len(scores), len(plan.LOSSES)), figsize=size, sharey="row", squeeze=False
+    )
+    for row, score in zip(axes, scores):
+        for ax, name in zip(row, plan.LOSSES):
+            xs = [shares_of(plan.searched()[n])[name] for n in numbers]
+            found = [values.results[plan.search_key(n)]["scores"] for n in numbers]
+            ax.plot(xs, [one[score] for one in found], "o", color="C0", ms=4)
+            ax.set_xscale("log")
+        row[0].set_ylabel(SCORES[score][0])
+    for ax, name in zip(axes[-1], plan.LOSSES):
+        ax.set_xlabel(f"share of {name}")
+    figure.tight_layout()
     return figure
 
 
-def sweep(values: Any, names: Mapping[str, str], label: str, other: str) -> Any:
-    """Questions 3, 4, 6 and 7: the mel distance and another one by option."""
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3))
-    for ax, key in zip(axes, ("mel", other)):
-        for place, condition in enumerate(names.values()):
-            seeds = values.of(condition, "distances", key)
-            ax.plot([place] * len(seeds), seeds, "o", color="C0", alpha=0.5)
-            if seeds:
-                ax.plot([place], [np.mean(seeds)], "_", color="black", ms=14)
-        ax.set_xticks(range(len(names)), list(names), fontsize=8)
-        ax.set(xlabel=label, title=TITLES[key])
+def longer(values: Values) -> Any:
+    """Question 4: scores over the length of the training."""
+    figure, axes = panels(values)
+    for ax, score in axes:
+        for name, color in zip(plan.LONG_WAYS, WAY_COLORS):
+            points = {
+                steps: values.scores(full, score).get(0)
+                for steps, full in (
+                    (plan.STEPS, name),
+                    (plan.LONG, plan.at_length(name)),
+                )
+            }
+            there = {steps: x for steps, x in points.items() if x is not None}
+            ax.plot(list(there), list(there.values()), "o-", color=color, label=name)
+        ax.set(xlabel="steps", xscale="log")
+        ax.set_xticks([plan.STEPS, plan.LONG], [str(plan.STEPS), str(plan.LONG)])
+        ax.minorticks_off()
+        ax.set_title(heading(score), fontsize=9)
+    add_legend(figure, axes[0][0], 3, 0.14)
     return figure
 
 
-def draw(values: Any, folder: Path) -> None:
-    """Write study_N.png of each question N."""
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = {
-        1: scales(values),
-        2: shares(values),
-        5: first_steps(values),
-    }
-    for number, names in plan.sweeps().items():
-        other = "codes" if number == 7 else "stft"
-        figures[number] = sweep(values, names, LABELS[number], other)
-    for number, figure in figures.items():
-        figure.tight_layout()
-        figure.savefig(folder / f"study_{number}.png", dpi=110)
-        plt.close(figure)
+def options(values: Values) -> Any:
+    """Question 5: each option minus the base, with its interval."""
+    names = [*plan.OPTIONS, plan.NO_WARM_UP]
+    figure, axes = panels(values, height=4.2)
+    for i, (ax, score) in enumerate(axes):
+        base = values.scores("ours", score)
+        for row, name in enumerate(names):
+            found = paired(values.scores(name, score), base)
+            if not found.pairs:
+                continue
+            ax.plot([found.mean], [-row], "o", color="C0")
+            if found.pairs > 1:
+                ax.plot([found.low, found.high], [-row, -row], color="C0", lw=1.5)
+        ax.axvline(0, color="gray", lw=0.8)
+        labels = names if i == 0 else [""] * len(names)
+        ax.set_yticks([-row for row in range(len(names))], labels, fontsize=8)
+        ax.set_title(f"{SCORES[score][0]}, minus the base's", fontsize=9)
+    figure.tight_layout()
+    return figure
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure and close it."""
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+CHARTS: Dict[int, Callable[[Values], Any]] = {
+    1: untuned,
+    2: carried_over,
+    3: weights,
+    4: longer,
+    5: options,
+}

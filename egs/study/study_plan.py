@@ -1,147 +1,302 @@
-"""Which trainings the study is made of: each a condition and a seed."""
+"""Which trainings the study is made of, those most worth having first.
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+An entry of the plan has a key, which never changes, and a configuration of plain
+values: `way` is what make_way takes, `scaled` multiplies the losses before it,
+`setting` changes study_train.SETTING.
+"""
 
-Changes = Dict[str, Any]  # of a training's configuration, nested as that is
+import random
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 
-SEEDS = (777, 778, 779)
-LOSSES = ("reconstruct", "adv", "feat_match", "mel")
-FACTORS = (1e-3, 1e3)
-EXACT = 1024.0  # a power of two, which float32 multiplies by without rounding
-# Beside 1 and 1000, which `ours` has.
-UPDATE_EVERY = (4, 16)
-TOTAL_NORM = (1.0, 100.0)
-# Without `average: adaptive`, which `ours` has.
-EMA_DECAY = (0.0, 0.9, 0.99, 0.999, 1.0)
+import torch
 
-# The factors that ESPnet's codecs have by default; mel_real has mel's.
-HAND_TUNED = {"reconstruct": 1.0, "adv": 1.0, "feat_match": 2.0, "mel": 45.0}
+LOSSES = ("l1", "stft", "adv", "feat")
+STEPS = 1500
+DRAWS = 16
+SEEDS = (0, 1, 2, 3, 4)
+SEARCHED = 24
+BEST = 3  # of the search, trained in full
 
-SUM = "hand-tuned sum"
-ESPNET = "ESPnet's balancer"
-OURS = "ours"
-ENCODEC = "ours, EnCodec's weights"
-WARMED_UP = "ours, EnCodec's weights, adversarial ones from step 50 to 150"
-OUTSIDE = "dual decoder's loss outside"
-WITHOUT = "no dual decoder"
-
-ENCODEC_WEIGHTS = {
-    "reconstruct": 0.1,
-    "adv": 3.0,
-    "feat_match": 3.0,
-    "mel": 1.0,
-    "mel_real": 1.0,
+# The recipes' balancer: egs/pytorch/train.yaml, measuring at each step.
+WEIGHTS = {"l1": 1.0, "stft": 4.0, "adv": 0.5, "feat": 1.0}
+OURS: Dict[str, Any] = {"weights": WEIGHTS, "average": "adaptive", "update_every": 1}
+ENCODEC = {"l1": 0.1, "stft": 1.0, "adv": 3.0, "feat": 3.0}
+# AudioCraft's default for compression models: msspec is its spectral loss.
+AUDIOCRAFT = {"l1": 0.1, "stft": 2.0, "adv": 4.0, "feat": 4.0}
+PLAIN = dict.fromkeys(LOSSES, 1.0)
+# Factors of published recipes; mel is the spectral loss here.
+PUBLISHED = {
+    "EnCodec": ENCODEC,
+    "DAC": {"l1": 0.0, "stft": 15.0, "adv": 1.0, "feat": 2.0},
+    "ESPnet": {"l1": 1.0, "stft": 45.0, "adv": 1.0, "feat": 2.0},
+    "HiFi-GAN": {"l1": 0.0, "stft": 45.0, "adv": 1.0, "feat": 2.0},
 }
-RAMP = {"start": 0.0, "end": 3.0, "from_step": 50, "to_step": 150}
-WAYS = (SUM, ESPNET, OURS, ENCODEC, WARMED_UP)
-SCALED = [
-    *((SUM, "mel"), (SUM, "adv"), (ESPNET, "mel")),
-    *((SUM, "reconstruct"), (SUM, "feat_match")),
-    *((OURS, loss) for loss in LOSSES),
-]
+COSTLY = ("discriminator of four times the channels", "batch 32")  # one seed
+SETTINGS: Dict[str, Dict[str, Any]] = {
+    "half the segment": {"segment": 1984},
+    "twice the segment": {"segment": 8000},
+    "batch 4": {"batch": 4},
+    "losses summed": {"summed": True},
+    "8 kHz": {"rate": 8000},
+    "Spanish": {"data": "es"},
+    "music": {"data": "music"},
+    "other FFT sizes": {
+        "loss_ffts": [2048, 512, 64],
+        "discriminator_ffts": [1024, 128],
+    },
+    COSTLY[0]: {"channels": 32},
+    COSTLY[1]: {"batch": 32},
+}
+OPTIONS: Dict[str, Dict[str, Any]] = {
+    "update_every 8": {"update_every": 8},
+    "update_every 32": {"update_every": 32},
+    "update_every auto": {"update_every": "auto"},
+    "outliers skipped": {"outliers": "skip"},
+    "ema_decay 0.999": {"average": "ema", "ema_decay": 0.999},
+    "ema_decay 0.99": {"average": "ema", "ema_decay": 0.99},
+    "ema_decay 0.9": {"average": "ema", "ema_decay": 0.9},
+    "ema_decay 0": {"average": "ema", "ema_decay": 0.0},
+    "exact_total_norm": {"exact_total_norm": True},
+    "upgrad": {"weighting": "upgrad"},
+    "aligned_mtl": {"weighting": "aligned_mtl"},
+    "cagrad": {"weighting": {"name": "cagrad", "c": 0.5}},
+}
+NO_WARM_UP = "adversarial losses from the first step"
+LONG = 6000
 
 
 class Run(NamedTuple):
-    """A training of the study."""
+    """An entry of the plan.
 
-    condition: str
-    seed: int
-    changes: Changes
-
-
-def scaled(method: str, loss: str, factor: float) -> str:
-    """Return the name of the condition in which one loss is multiplied."""
-    return f"{method}, {loss} x {factor:g}"
-
-
-def lambdas(factors: Dict[str, float]) -> Changes:
-    """Return the change that multiplies the losses."""
-    return {"codec_conf": {f"lambda_{name}": x for name, x in factors.items()}}
-
-
-def method(name: str, loss: str = "", factor: float = 1.0) -> Changes:
-    """Return the changes that make a way of training, with one loss multiplied."""
-    factors = dict.fromkeys(LOSSES, 1.0) if name == OURS else dict(HAND_TUNED)
-    if loss:
-        factors[loss] *= factor
-    changes = lambdas(factors)
-    if name != OURS:
-        changes.update(balancer="none", balancer_conf={})
-        changes["codec_conf"]["use_loss_balancer"] = name == ESPNET
-    return changes
-
-
-def ours(**options: Any) -> Changes:
-    """Return the changes that give our balancer other options."""
-    return {"balancer_conf": options}
-
-
-def conditions(questions: Sequence[int], first: bool) -> Dict[str, Changes]:
-    """Return name → changes of what the questions need, the plain ones first.
-
-    ESPnet's balancer, too, cancels every factor but mel's, which its dual decoder's
-    loss has outside of it. Only the first seed scales what cannot or does not matter:
-    all that ours makes of scaled losses is one training, and L1 and feature matching
-    are next to nothing in the sum.
+    Attributes:
+        key: its name, in words.
+        wave: 1 for what is most worth having, to 4.
+        questions: that it helps to answer.
+        config: of the training.
+        needs: keys whose results its configuration is made of.
     """
-    found = {name: method(name) for name in (SUM, ESPNET, OURS)}
-    found[ENCODEC] = ours(weights=ENCODEC_WEIGHTS)
-    ramps = {"adv": RAMP, "feat_match": RAMP}
-    found[WARMED_UP] = ours(weights={**ENCODEC_WEIGHTS, **ramps})
-    if 4 in questions:
-        for decay in EMA_DECAY:
-            found[f"ema_decay {decay:g}"] = ours(ema_decay=decay, average="ema")
-    if 7 in questions:
-        for norm in TOTAL_NORM:
-            found[f"total_norm {norm:g}"] = ours(total_norm=norm)
-    if 6 in questions:
-        found[OUTSIDE] = {
-            "balancer": "dual_outside",
-            "codec_conf": {"lambda_mel": HAND_TUNED["mel"]},
-        }
-        found[WITHOUT] = {
-            "codec_conf": {"use_dual_decoder": False},
-            "balancer_conf": {"weights": {"mel_real": None}},
-        }
-    if 3 in questions:
-        for every in UPDATE_EVERY:
-            found[f"update_every {every}"] = ours(update_every=every)
-    if 1 in questions:
-        for name, loss in SCALED if first else SCALED[:3]:
-            for factor in FACTORS:
-                found[scaled(name, loss, factor)] = method(name, loss, factor)
-        for loss in LOSSES if first else ():
-            found[scaled(OURS, loss, EXACT)] = method(OURS, loss, EXACT)
-    return found
+
+    key: str
+    wave: int
+    questions: Sequence[int]
+    config: Dict[str, Any]
+    needs: Sequence[str] = ()
+
+    @property
+    def condition(self) -> str:
+        """The key without the seed."""
+        return condition(self.key)
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        seed: int = self.config["seed"]
+        return seed
 
 
-def sweeps() -> Dict[int, Dict[str, str]]:
-    """Return, by question, the values of an option and their conditions, in order."""
-    return {
-        3: {"1": OURS, **{f"{n}": f"update_every {n}" for n in UPDATE_EVERY}},
-        4: {"adaptive": OURS, **{f"{x:g}": f"ema_decay {x:g}" for x in EMA_DECAY}},
-        6: {"inside": OURS, "outside": OUTSIDE, "none": WITHOUT},
-        7: {**{f"{x:g}": f"total_norm {x:g}" for x in TOTAL_NORM}, "1000": OURS},
-    }
+def key_of(condition: str, seed: int) -> str:
+    """Return the key of a condition's training with a seed."""
+    return f"{condition} | seed {seed}"
 
 
-def runs(questions: Sequence[int], seeds: Sequence[int]) -> List[Run]:
-    """Return the trainings, seed by seed, so that a part of them is a study too."""
+def condition(key: str) -> str:
+    """Return a key without its seed."""
+    return key.rpartition(" | ")[0]
+
+
+def in_setting(way: str, setting: str) -> str:
+    """Return the name of a way's condition in a changed setting."""
+    return f"{way} | {setting}" if setting else way
+
+
+def ours(**options: Any) -> Dict[str, Any]:
+    """Return our balancer with other options."""
+    return {"name": "ours", **OURS, **options}
+
+
+def summed(factors: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return a sum with factors."""
+    return {"name": "sum", "factors": dict(factors)}
+
+
+# The ways of the first question, by name; `matched` becomes factors of its own.
+WAYS: Dict[str, Dict[str, Any]] = {
+    "ours": ours(),
+    "sum, factors 1": summed(PLAIN),
+    "sum, matched factors": {"name": "sum", "factors": "matched"},
+    "ESPnet's balancer": {"name": "espnet"},
+    "AudioCraft's balancer": {"name": "audiocraft", "weights": AUDIOCRAFT},
+    "uncertainty weighting": {"name": "uncertainty"},
+    "GradNorm": {"name": "gradnorm"},
+    "ours, equal weights": ours(weights=PLAIN),
+    "ours, EnCodec's weights": ours(weights=ENCODEC),
+    "sum, l1 10": summed({**PLAIN, "l1": 10.0}),
+}
+MAIN = ("ours", "sum, factors 1", "sum, matched factors")
+LONG_WAYS = (*MAIN, "sum, l1 10", "ours, EnCodec's weights", "ESPnet's balancer")
+BASE = key_of("ours", 0)  # that factors are matched to
+
+
+def draw(number: int) -> Dict[str, float]:
+    """Return the factors 10^U(−2, 2) of a draw."""
+    rng = random.Random(number)
+    return {name: 10 ** rng.uniform(-2, 2) for name in LOSSES}
+
+
+def at_length(way: str) -> str:
+    """Return the name of a way's condition in the long run."""
+    return f"{way} | {LONG} steps"
+
+
+def drawn(way: str, number: int) -> str:
+    """Return the name of a way's condition with the losses scaled by a draw."""
+    return f"{way} | draw {number}"
+
+
+def searched() -> List[Dict[str, float]]:
+    """Return the weights of the search: those of stft 1, the others' 10^±1.5 of it.
+
+    The points are Sobol's, which fill the space evenly; the first has equal weights.
+    """
+    points = torch.quasirandom.SobolEngine(3).draw(SEARCHED + 1)[1:]
+    exponents = (3 * points - 1.5).tolist()
     return [
-        Run(name, seed, changes)
-        for seed in seeds
-        for name, changes in conditions(questions, seed == seeds[0]).items()
+        {"l1": 10**a, "stft": 1.0, "adv": 10**b, "feat": 10**c} for a, b, c in exponents
     ]
 
 
-def merged(config: Mapping[str, Any], changes: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return a configuration with changes in it; None takes a nested key out."""
-    new = dict(config)
-    for key, value in changes.items():
-        if value is None:
-            new.pop(key, None)
-        elif isinstance(value, Mapping) and isinstance(new.get(key), Mapping) and value:
-            new[key] = merged(new[key], value)
-        else:
-            new[key] = value
-    return new
+def search_key(number: int) -> str:
+    """Return the key of a training of the search."""
+    return key_of(f"search {number}", 0)
+
+
+def _run(
+    name: str,
+    way: Mapping[str, Any],
+    wave: int,
+    questions: Sequence[int],
+    seed: int = 0,
+    steps: int = STEPS,
+    scaled: Mapping[str, float] = {},
+    needs: Sequence[str] = (),
+    **setting: Any,
+) -> Run:
+    config = {
+        **{"way": dict(way), "scaled": dict(scaled), "setting": setting},
+        **{"steps": steps, "seed": seed},
+    }
+    if way.get("factors") == "matched":
+        needs = [BASE]
+    return Run(key_of(name, seed), wave, questions, config, needs)
+
+
+def _question_1() -> Iterator[Run]:
+    for name, way in WAYS.items():
+        questions = [1, 2, 3, 4, 5] if name == "ours" else [1, 2, 3, 4]
+        for seed in SEEDS if name in MAIN else SEEDS[:3]:
+            yield _run(name, way, (1, 2, 2, 4, 4)[seed], questions, seed)
+    for number in range(DRAWS):
+        sums = drawn("sum", number)
+        scaled = draw(number)
+        yield _run(sums, WAYS["sum, factors 1"], 1, [1], scaled=scaled)
+        for name in ("uncertainty weighting", "GradNorm"):
+            wave = 1 if number < 4 else 2
+            yield _run(drawn(name, number), WAYS[name], wave, [1], scaled=scaled)
+        for name in ("ours", "ESPnet's balancer", "AudioCraft's balancer"):
+            if number < 3:
+                wave = 1 if name == "ours" else 3
+                yield _run(drawn(name, number), WAYS[name], wave, [1], scaled=scaled)
+
+
+def _question_2() -> Iterator[Run]:
+    for setting, changes in SETTINGS.items():
+        costly = setting in COSTLY
+        for seed in SEEDS[:1] if costly else SEEDS[:3]:
+            wave = 4 if seed or costly else 2
+            # The further seeds for the comparison alone, not for what is best here.
+            for name in MAIN[::2] if seed else (*MAIN, "sum, l1 10"):
+                full = in_setting(name, setting)
+                yield _run(full, WAYS[name], wave, [2], seed, **changes)
+
+
+def _question_3() -> Iterator[Run]:
+    for name, factors in PUBLISHED.items():
+        yield _run(f"published, {name}", summed(factors), 1, [3])
+    half = STEPS // 2
+    for number, weights in enumerate(searched()):
+        way = ours(weights=weights)
+        name = f"search {number}"
+        yield _run(name, way, 1, [3], steps=half, adversarial_from=150)
+    needs = [search_key(number) for number in range(SEARCHED)]
+    for rank in range(1, BEST + 1):
+        for seed in SEEDS[:3]:
+            way = ours(weights=f"best {rank}")
+            yield _run(f"best {rank} of the search", way, 2, [3], seed, needs=needs)
+
+
+def _question_4() -> Iterator[Run]:
+    for name in LONG_WAYS:
+        yield _run(at_length(name), WAYS[name], 3, [4], steps=LONG)
+
+
+def _question_5() -> Iterator[Run]:
+    for seed in SEEDS[:3]:
+        wave = 4 if seed else 3
+        for name, options in OPTIONS.items():
+            yield _run(name, ours(**options), wave, [5], seed)
+        yield _run(NO_WARM_UP, WAYS["ours"], wave, [5], seed, adversarial_from=0)
+
+
+def runs(questions: Sequence[int] = (1, 2, 3, 4, 5)) -> List[Run]:
+    """Return the trainings that questions need, those most worth having first."""
+    parts = (_question_1, _question_2, _question_3, _question_4, _question_5)
+    found = [run for part in parts for run in part()]
+    wanted = [run for run in found if set(run.questions) & set(questions)]
+    return sorted(wanted, key=lambda run: (run.wave, run.condition != "ours"))
+
+
+def quick() -> List[Run]:
+    """Return the plan in small: the base, a sum made of its result, and a draw."""
+    small = {"segment": 1984, "batch": 2, "adversarial_from": 2}
+    names = ("ours", "sum, matched factors")
+    found = [_run(name, WAYS[name], 1, [1], steps=6, **small) for name in names]
+    sums = _run(
+        *(drawn("sum", 0), WAYS["sum, factors 1"], 1, [1]),
+        **{"steps": 6, "scaled": draw(0)},
+        **small,
+    )
+    return [*found, sums]
+
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def resolved(run: Run, results: Results) -> Dict[str, Any]:
+    """Return a configuration with the values that come from results.
+
+    Factors are matched to our base: f_i = w_i / Σ_j w_j / the mean norm of loss i in
+    that training, so there the sum has the same shares and the same total norm.
+    """
+    way = dict(run.config["way"])
+    if way.get("factors") == "matched":
+        whole = sum(WEIGHTS.values())
+        found = results[BASE]["norms"]
+        way["factors"] = {n: w / whole / found[n] for n, w in WEIGHTS.items()}
+    if isinstance(way.get("weights"), str):
+        rank = int(way["weights"].split()[1])
+        way["weights"] = searched()[ranking(results)[rank - 1]]
+    return {**run.config, "way": way}
+
+
+def ranking(results: Results) -> List[int]:
+    """Return the numbers of the search's trainings that are there, the best first.
+
+    The best has the least mean of its ranks by STOI, SNR and MR-STFT.
+    """
+    numbers = [n for n in range(SEARCHED) if search_key(n) in results]
+    total = dict.fromkeys(numbers, 0)
+    for name, sign in (("stoi", -1), ("snr", -1), ("mr_stft", 1)):
+        values = {n: sign * results[search_key(n)]["scores"][name] for n in numbers}
+        for place, number in enumerate(sorted(numbers, key=values.__getitem__)):
+            total[number] += place
+    return sorted(numbers, key=total.__getitem__)

@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from reference_turn import generate, output_losses
 
 from balancer.bin.inspect import main
 from balancer.espnet import inspection, recipe
-from balancer.reports.inspection import Inspection
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
 
@@ -166,22 +166,6 @@ def test_a_trainings_own_config_and_model(trained, capsys):
     assert all(torch.equal(loaded[key], v) for key, v in torch.load(model).items())
 
 
-def test_pairs_that_oppose_and_gradients_that_are_not_finite():
-    found = Inspection(
-        norms={"a": 1.0, "b": float("nan")},
-        shares={"a": 0.94, "b": 0.06},
-        targets={"a": 0.5, "b": 0.5},
-        cosines={"a, b": -0.51},
-        lambdas={},
-    )
-    assert found.cosine("b", "a") == -0.51
-    warnings = found.warnings()
-    assert "b has a gradient that is not finite" in warnings[0]
-    assert "a, b pull against each other: cosine -0.51" in warnings[1]
-    found.cosines, found.norms = {"a, b": -0.49}, {"a": 1.0, "b": 1.0}
-    assert found.warnings() == []
-
-
 def test_what_was_trained_is_inspected(trained, tmp_path, monkeypatch, capsys):
     """Not the file that config.yaml names as the one that the training began with."""
     config = yaml.safe_load((trained / "config.yaml").read_text())
@@ -278,7 +262,7 @@ def test_a_models_file_that_does_not_fit(trained, tmp_path, capsys):
         ({}, [], "names no training data.*--wav_dir"),
         ({"chunk_lenght": 1}, [], "unknown key 'chunk_lenght'.*'chunk_length'"),
         ({"batch_size": 99}, ["--wav_dir", "data"], "one batch of batch_size 99"),
-        ({}, ["--wav_dir", "empty"], "No .flac, .ogg, .wav file in"),
+        ({}, ["--wav_dir", "empty"], "empty has no recording: none of .*.flac"),
         (
             {"chunk_length": 99999},
             ["--wav_dir", "data"],
@@ -310,6 +294,12 @@ def test_refusals_are_one_line(
     monkeypatch.chdir(tmp_path)
     said = refused(capsys, "c.yaml", *options)
     assert said.startswith("inspect: ") and re.search(message, said), said
+
+
+def test_without_espnet(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "espnet2.torch_utils.set_all_random_seed", None)
+    said = refused(capsys, write(tmp_path / "c.yaml"))
+    assert "pip install --no-deps espnet==202511" in said
 
 
 def test_bad_options(capsys):

@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 from matplotlib.image import imread
+from torch.utils.tensorboard import SummaryWriter
 
 from balancer.bin.plot_stats import main
 from balancer.reports.runs import read_run, rows
@@ -46,6 +47,21 @@ def test_compares_trainings_of_the_same_name(trained, tmp_path, monkeypatch, cap
     assert "<svg" in (tmp_path / "deep" / "a.svg").read_text()
 
 
+def test_draws_any_loops_events_of_which_one_training_is_there(tmp_path, capsys):
+    """One that was overwritten is not drawn, whatever wrote it."""
+    for steps in (30, 10):
+        with SummaryWriter(str(tmp_path)) as writer:
+            for step in range(steps):
+                for name in ("mel_share", "mel_scale", "mel_target"):
+                    writer.add_scalar(f"balancer/{name}", 1.0, step)
+    main([str(tmp_path), "--csv"])
+    with open(tmp_path / "balance.csv", newline="") as file:
+        found = [(row["stat"], int(row["step"])) for row in csv.DictReader(file)]
+    stats = ("share", "scale", "target")
+    assert found == [(stat, step) for stat in stats for step in range(10)]
+    assert imread(tmp_path / "balance.png").shape[0] > 200
+
+
 def refused(capsys, *command):
     """What the command says, in one line, as it ends with status 2."""
     with pytest.raises(SystemExit) as end:
@@ -55,7 +71,7 @@ def refused(capsys, *command):
     return said
 
 
-def test_refusals_are_one_line(trained, tmp_path, capsys):
+def test_refusals_are_one_line(trained, tmp_path, monkeypatch, capsys):
     for options, message in [
         ([tmp_path / "none"], "none is missing: give the folder"),
         ([tmp_path], "has no TensorBoard events: give the folder"),
@@ -65,6 +81,9 @@ def test_refusals_are_one_line(trained, tmp_path, capsys):
         ([trained, "--output", "/dev/null/a.png"], "^plot_stats: /dev/null"),
     ]:
         assert re.search(message, refused(capsys, *options))
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "balancer.reports.plots", None)
+        assert "pip install 'espnet-balancer[plot]'" in refused(capsys, trained)
     (tmp_path / "a.png").mkdir()
     said = refused(capsys, trained, "--output", tmp_path / "a.png")
     assert "a.png is a folder" in said

@@ -10,6 +10,8 @@ import soundfile
 from run_sh import EGS
 from run_sh import run as run_sh
 
+from balancer.reports.runs import read_run
+
 run = functools.partial(run_sh, "mini")
 
 
@@ -87,6 +89,21 @@ def test_all_stages_on_a_folder_of_recordings(tmp_path):
     assert sum(targets) == pytest.approx(1.0, abs=0.01)
     assert (exp / "balance.png").read_bytes().startswith(b"\x89PNG")
     assert f"The picture is {exp}/balance.png" in log
+
+
+def test_shares_are_on_target_from_the_first_steps(tmp_path):
+    """With the averages, the interval and the weights that the recipe has."""
+    quick = "--max_epoch 5 --log_interval 1 --use_matplotlib false"
+    result = run(
+        *("--synthetic", "true", "--stop_stage", 2, "--data_dir", tmp_path / "data"),
+        *("--exp_dir", tmp_path, "--tag", "shares", "--train_args", quick),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    trained = read_run(tmp_path / "shares")
+    targets = trained.targets()
+    for name, shares in trained.of("share").items():
+        off = [abs(s - targets[name][i]) for i, s in shares.items() if 10 <= i <= 50]
+        assert len(off) > 20 and np.mean(off) <= 0.02, name
 
 
 def test_two_processes(tmp_path):

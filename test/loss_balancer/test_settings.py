@@ -36,6 +36,7 @@ CHANGES = {
     "average": ("adaptive", "mean"),
     "input_only": (False, 0),
     "update_every": (3, 0),
+    "outliers": ("skip", "drop"),
     "process_group": (None, "dp"),
     "probe": (None, 3),
 }

@@ -59,7 +59,7 @@ def test_nothing_is_said(options):
 
 def test_with_adaptive_averages_another_remedy_is_named():
     (warning,) = told(rate=0.6, average="adaptive", epsilon=0.0)
-    assert "Lower update_every, or ema_decay" in str(warning.message)
+    assert "Lower update_every, or set it to auto" in str(warning.message)
 
 
 @pytest.mark.parametrize("off", ["mel", "adv"])

@@ -33,19 +33,42 @@ def log_steps(averages):
 
 
 def test_first_norms_by_hand():
-    """Two rises and a fall: the rate is 4/(m+3), and m is held back by the drift."""
+    """Two rises and a fall: the rate is 8/(m+7), and m is held back by the drift."""
     first, second, third = fed(AdaptiveAverages(1.0), [1.0, 2.0, 3.0])
     assert first == 1.0
-    # m = 2, |E| = M, so m = max(2, 1.8): the rate is 4/5.
-    assert second == pytest.approx(1.8)
-    # m = 3, and 2.7 for the drift: 4/5.7.
-    assert third == pytest.approx(1.8 + 4 / 5.7 * 1.2)
-    # The fall takes E below 0.7 M, so m = 3.7 grows.
-    e = 0.9 * (0.9 * 0.1 * 0.5 + 0.1 * 0.4) + 0.1 * (1 / third - 1)
-    m = 0.9 * (0.9 * 0.1 * 0.5 + 0.1 * 0.4) + 0.1 * (1 - 1 / third)
-    assert abs(e) < 0.7 * m
+    # m = 2, |E| = M, so m = max(2, 1.76): the rate is 8/9.
+    assert second == pytest.approx(1 + 8 / 9)
+    # m = 3, and 2.64 for the drift: 8/9.64.
+    assert third == pytest.approx(second + 8 / 9.64 * (3 - second))
+    # The fall takes E below 0.75 M, so m = 3.64 grows.
+    before = 0.88 * 0.12 * 0.5 + 0.12 * (1 - second / 3)
+    fall = 1 - 1 / third
+    assert abs(0.88 * before - 0.12 * fall) < 0.75 * (0.88 * before + 0.12 * fall)
     fourth = fed(AdaptiveAverages(1.0), [1.0, 2.0, 3.0, 1.0])[3]
-    assert fourth == pytest.approx(third + 4 / 6.7 * (1 - third))
+    assert fourth == pytest.approx(third + 8 / 10.64 * (1 - third))
+
+
+def test_a_norm_that_stood_weighs_as_the_root_of_its_calls():
+    """For 4 calls: the rate is 16/(m+15), the drift's 1 − 0.88², and β is β⁴."""
+    averages = AdaptiveAverages(1.0, stride=4)
+    assert fed(averages, [1.0, 2.0])[1] == pytest.approx(1 + 16 / 17)
+    (stats,) = averages.updated({"a": 1.0}).updated({"a": 2.0}).state_dict().values()
+    assert stats[2:] == pytest.approx([2.0, (1 - 0.88**2) / 2, (1 - 0.88**2) / 2])
+    # A drift takes from the age what it takes from that of single norms.
+    (stats,) = (
+        AdaptiveAverages(1.0, 4)
+        .loaded({"a": stats})
+        .updated({"a": 3.0})
+        .state_dict()
+        .values()
+    )
+    assert stats[2] == pytest.approx(0.88 * 3)
+    assert fed(averages, [1.0, 2.0]) == [
+        averages.updated({"a": 1.0}, {"a": 4})["a"],
+        averages.updated({"a": 1.0}, {"a": 9}).updated({"a": 2.0}, {"a": 4})["a"],
+    ]
+    last = fed(AdaptiveAverages(0.9, stride=4), [1.0] * 300 + [2.0])[-1]
+    assert last == pytest.approx(1 + (1 - 0.9**4))
 
 
 @given(
@@ -68,7 +91,7 @@ def test_decay_bounds_the_memory():
 def test_quiet_where_norms_stand_still_and_quick_where_they_jump():
     still = noise(3000)
     quiet = log_steps(fed(AdaptiveAverages(0.999), still)[1000:])
-    assert quiet < 0.3 * log_steps(fed(NormAverages(0.9), still)[1000:])
+    assert quiet < 0.35 * log_steps(fed(NormAverages(0.9), still)[1000:])
     jump = [20 * norm for norm in noise(30)]
     assert fed(AdaptiveAverages(0.999), still + jump)[-1] > 10
     assert fed(NormAverages(0.999), still + jump)[-1] < 2
@@ -105,10 +128,10 @@ def test_goes_on_from_averages_of_the_other_kind():
     adaptive = AdaptiveAverages(0.99).loaded(plain.state_dict())
     assert adaptive["a"] == pytest.approx(4.0)
     # The 95 norms that it weighs, not one, stand against the next.
-    assert adaptive.updated({"a": 8.0})["a"] < 4.3
+    assert adaptive.updated({"a": 8.0})["a"] < 4.5
     again = NormAverages(0.99).loaded(adaptive.state_dict())
     assert again["a"] == pytest.approx(4.0)
-    assert again.updated({"a": 8.0})["a"] < 4.3
+    assert again.updated({"a": 8.0})["a"] < 4.5
 
 
 @pytest.mark.parametrize(

@@ -47,3 +47,13 @@ def test_a_norm_that_stood_counts_so_many_times(decay, stride):
 def test_a_stride_without_end():
     averages = NormAverages(0.5, 10**12).updated({"a": 3.0}).updated({"a": 4.0})
     assert averages["a"] == 4.0
+
+
+@given(decay=st.floats(0, 1), stood=st.lists(st.integers(1, 20), min_size=1))
+def test_norms_that_stood_for_unlike_numbers_of_calls(decay, stood):
+    averages, each = NormAverages(decay, 20), NormAverages(decay)
+    for norm, calls in enumerate(stood, start=1):
+        averages = averages.updated({"a": norm}, {"a": calls})
+        for _ in range(calls):
+            each = each.updated({"a": norm})
+    assert averages["a"] == pytest.approx(each["a"], rel=1e-9)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
@@ -118,3 +119,15 @@ def test_lightnings_names_of_steps_and_epochs(tmp_path):
         writer.add_scalar("b/mel_scale_epoch", 0.5, 19)
     points = read_events(tmp_path)["b/"]["mel_share"]
     assert points == {step: step for step in range(1, 20, 2)}
+
+
+def test_both_forms_of_a_scalar_and_no_tensor_of_several(tmp_path):
+    with SummaryWriter(str(tmp_path)) as writer:
+        for step, form in enumerate(({}, {"new_style": True}), 1):
+            for precise in (False, True):
+                for tag in ("mel_share", "mel_scale"):
+                    writer.add_scalar(
+                        tag, 0.5, 2 * step + precise, double_precision=precise, **form
+                    )
+        writer.add_pr_curve("mel_share", np.ones(3), np.ones(3), 9)
+    assert read_events(tmp_path)[""]["mel_share"] == dict.fromkeys(range(2, 6), 0.5)

@@ -13,10 +13,10 @@ from torch.utils.tensorboard import SummaryWriter
 from balancer import Balancer
 from balancer.espnet.task import BalancedGANCodecTask
 from balancer.quantities import probe
+from balancer.reports import targets
 from balancer.reports.plots import draw
 from balancer.reports.runs import ReportError, read_run, read_runs, rows
 from balancer.reports.stats import QUANTITIES
-from balancer.reports.targets import targets
 
 LOSSES = ["reconstruct", "adv", "feat_match", "mel", "mel_real"]
 

@@ -28,7 +28,10 @@ def test_ways_agree_and_figures_are_written(tmp_path):
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]
     names = [row["name"] for row in rows]
     assert names[0] == "no balancing" and rows[0]["ratio"] == 1.0
-    assert names[-4:] == [f"ours, update_every={n}" for n in (1, 4, 8, 16)]
+    assert names[-6:] == [
+        *(f"ours, update_every={n}" for n in (1, 4, 8, 16)),
+        *(f"ours, as the recipes, {n} turns" for n in (200, 1000)),
+    ]
     assert all(row["turn_ms"] > 0 for row in rows)
     assert all(f"| {name} |" in result.stdout for name in names)
     assert (tmp_path / "b.png").stat().st_size > 1000
@@ -90,3 +93,5 @@ def test_scaling_counts_the_walks():
     size = {"losses": 3, "batch": 1, "length": 800}
     figures = scaling.one_size(size, rounds=1)
     assert figures["walks"] == 3 and 0 < figures["own_ms"] < figures["turn_ms"]
+    held = scaling.one_size({**size, "update_every": scaling.HELD}, rounds=1)
+    assert held["walks"] == 0 and 0 < held["own_ms"] < held["turn_ms"]

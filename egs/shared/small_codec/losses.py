@@ -1,6 +1,6 @@
 """The losses of a GAN codec: means over the items of a batch, with no weights."""
 
-from typing import Dict
+from typing import Dict, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,10 @@ N_FFTS = (1024, 512, 256, 128)  # of the multi-resolution STFT loss
 
 
 def generator_losses(
-    discriminator: nn.Module, wave: Tensor, decoded: Tensor
+    discriminator: nn.Module,
+    wave: Tensor,
+    decoded: Tensor,
+    n_ffts: Sequence[int] = N_FFTS,
 ) -> Dict[str, Tensor]:
     """Return the losses of the decoded waveforms, as the balancer takes them.
 
@@ -32,7 +35,7 @@ def generator_losses(
     ]
     return {
         "l1": F.l1_loss(decoded, wave),
-        "stft": stft_loss(decoded, wave),
+        "stft": stft_loss(decoded, wave, n_ffts),
         "adv": torch.stack(adv).mean(),
         "feat": torch.stack(feat).mean(),
     }
@@ -49,11 +52,11 @@ def discriminator_loss(
     return torch.stack(losses).mean()
 
 
-def stft_loss(decoded: Tensor, wave: Tensor) -> Tensor:
+def stft_loss(decoded: Tensor, wave: Tensor, n_ffts: Sequence[int] = N_FFTS) -> Tensor:
     """Return the L1 of log-magnitude spectra, mean over several FFT sizes."""
     losses = [
         F.l1_loss(_log_magnitude(decoded, n_fft), _log_magnitude(wave, n_fft))
-        for n_fft in N_FFTS
+        for n_fft in n_ffts
     ]
     return torch.stack(losses).mean()
 

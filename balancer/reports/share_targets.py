@@ -10,8 +10,8 @@ from balancer.reports.stats import losses_of
 def targets(balancer: Balancer, stats: Mapping[str, float]) -> Dict[str, float]:
     """Return `{name}_target`, w_i / Σ_j w_j, of each loss of the last call.
 
-    A loop that logs them beside the stats has dashed lines in the picture that
-    `balancer.bin.plot_stats` draws, and a chart in any logger.
+    A loop that logs them beside the stats, as `balancer/mel_target`, has dashed lines
+    in the picture that `balancer.bin.plot_stats` draws, and a chart in any logger.
 
     Args:
         balancer: right after the call.

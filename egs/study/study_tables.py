@@ -1,0 +1,297 @@
+"""The tables of RESULTS.md, a function for each question."""
+
+import math
+from typing import Dict, List, Mapping, Sequence
+
+import numpy as np
+import study_plan as plan
+from study_score import SCORES
+from study_statistics import Difference, paired, rank_correlation, wilson
+from study_values import DRAWN, SUMS, Values, better
+
+MISSING = "–"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def number(value: float, score: str, sign: bool = False) -> str:
+    """Return a value with the digits of its score."""
+    if math.isnan(value):
+        return MISSING
+    digits = SCORES[score][1]
+    value = round(value, digits) + 0.0  # of −0 that makes 0
+    return f"{value:{'+' if sign else ''}.{digits}f}"
+
+
+def mean(values: Sequence[float], score: str) -> str:
+    """Return a mean, of several values with their standard deviation."""
+    if not values:
+        return MISSING
+    text = number(float(np.mean(values)), score)
+    if len(values) > 1:
+        text += f" ± {number(float(np.std(values, ddof=1)), score)}"
+    return text
+
+
+def difference(found: Difference, score: str) -> str:
+    """Return a mean difference and its interval, bold where that leaves out zero."""
+    text = number(found.mean, score, sign=True)
+    if math.isnan(found.low):
+        return text
+    low, high = (number(x, score, sign=True) for x in (found.low, found.high))
+    return f"**{text}** [{low}, {high}]" if found.is_seen else f"{text} [{low}, {high}]"
+
+
+def headings(scores: Sequence[str]) -> List[str]:
+    """Return the headings of scores."""
+    return [SCORES[score][0] for score in scores]
+
+
+def differences(values: Values, pairs: Mapping[str, Sequence[str]], title: str) -> str:
+    """Return a table of differences by seed: row → the two conditions."""
+    scores, rows = values.score_names(), []
+    for name, (one, other) in pairs.items():
+        row = [name]
+        found = Difference(math.nan, math.nan, math.nan, 0)
+        for score in scores:
+            found = paired(values.scores(one, score), values.scores(other, score))
+            row.append(difference(found, score))
+        rows.append([*row, str(found.pairs)])
+    return table([title, *headings(scores), "seeds"], rows)
+
+
+def untuned(values: Values) -> str:
+    """Question 1."""
+    scores = values.score_names()
+    parts = [
+        "Median, and from worst to best, over draws of the losses' scales, each from "
+        "10^U(−2, 2); for the balancers over draws and seeds, which they do not tell "
+        "apart:",
+        _distributions(values, scores),
+        "Ours, in its base training of the same seed, against what a draw came to:",
+        _against_draws(values, scores),
+        "Ours with scaled losses, minus ours: the same training up to rounding.",
+        _same_training(values, scores),
+        "Ours minus what is not drawn, paired by seed:",
+        differences(
+            values,
+            {name: ("ours", name) for name in plan.WAYS if name != "ours"},
+            "ours minus",
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+def _distributions(values: Values, scores: Sequence[str]) -> str:
+    rows = []
+    for title in DRAWN:
+        row = [title]
+        count = 0
+        for score in scores:
+            found = sorted(values.untuned(title, score), reverse=not SCORES[score][2])
+            count = len(found)
+            if not found:
+                row.append(MISSING)
+                continue
+            ends = " to ".join(number(x, score) for x in (found[0], found[-1]))
+            row.append(f"{number(float(np.median(found)), score)} ({ends})")
+        rows.append([*row, str(count)])
+    return table(["way", *headings(scores), "trainings"], rows)
+
+
+def _against_draws(values: Values, scores: Sequence[str]) -> str:
+    rows = []
+    for way in (SUMS, "uncertainty weighting", "GradNorm"):
+        row = [way]
+        for score in scores:
+            base = values.scores("ours", score).get(0)
+            drawn = values.draws(way, score)
+            if base is None or not drawn:
+                row.append(MISSING)
+                continue
+            wins = sum(better(score, base, x) for x in drawn.values())
+            low, high = wilson(wins, len(drawn))
+            apart = paired(dict.fromkeys(drawn, base), drawn)
+            row.append(
+                f"better than {wins} of {len(drawn)} [{low:.0%}, {high:.0%}], by "
+                f"{difference(apart, score)}"
+            )
+        rows.append(row)
+    return table(["against", *headings(scores)], rows)
+
+
+def _same_training(values: Values, scores: Sequence[str]) -> str:
+    rows = []
+    base = values.of("ours").get(0)
+    for draw in range(plan.DRAWS):
+        found = values.of(plan.drawn("ours", draw)).get(0)
+        if base is None or found is None:
+            continue
+        factors = ", ".join(f"{n} {x:.3g}" for n, x in plan.draw(draw).items())
+        row = [f"{draw}: {factors}"]
+        for score in scores:
+            apart = found["scores"][score] - base["scores"][score]
+            row.append(number(apart, score, sign=True))
+        early = found["losses"][0]["stft"] / base["losses"][0]["stft"] - 1
+        rows.append([*row, f"{early:+.1e}"])
+    head = ["draw", *headings(scores), "mean STFT loss, first fifth"]
+    return table(head, rows)
+
+
+def best_of_setting(values: Values, setting: str, score: str) -> float:
+    """Return the best mean of a score among the ways trained in a setting."""
+    means = []
+    for way in (*plan.MAIN, "sum, l1 10"):
+        found = values.scores(plan.in_setting(way, setting), score)
+        if found:
+            means.append(float(np.mean(list(found.values()))))
+    if not means:
+        return math.nan
+    return max(means) if SCORES[score][2] else min(means)
+
+
+def carried_over(values: Values) -> str:
+    """Question 2."""
+    scores = values.score_names()
+    parts = [
+        "Weights of ours and factors of a sum that match them in the base setting, "
+        "carried into other settings. Ours minus the sum, by seed:"
+    ]
+    ours, matched = plan.MAIN[0], plan.MAIN[2]
+    settings = {"base": "", **{name: name for name in plan.SETTINGS}}
+    pairs = {
+        title: [plan.in_setting(way, setting) for way in (ours, matched)]
+        for title, setting in settings.items()
+    }
+    parts.append(differences(values, pairs, "setting"))
+    parts.append(
+        "What each loses to the best of its setting, of ours, the sums with matched "
+        "factors, with factors 1, and with l1 10, means over seeds:"
+    )
+    rows = []
+    for title, setting in settings.items():
+        row = [title]
+        for score in scores:
+            best = best_of_setting(values, setting, score)
+            for way in (ours, matched):
+                found = values.scores(plan.in_setting(way, setting), score)
+                lost = np.mean(list(found.values())) - best if found else math.nan
+                row.append(number(float(lost), score, sign=True))
+        rows.append(row)
+    head = ["setting"]
+    for heading in headings(scores):
+        head += [f"{heading}: ours", "sum"]
+    parts.append(table(head, rows))
+    return "\n\n".join(parts)
+
+
+def weights(values: Values) -> str:
+    """Question 3."""
+    parts = [
+        f"Shares of the gradient at the output, {plan.SEARCHED} points, trainings of "
+        "half length, ordered by the mean rank of STOI, SNR and MR-STFT:",
+        _search(values),
+        "Spearman's correlation of a loss's share with a score over the search:",
+        _correlations(values),
+        "The best of it in full length, minus the base:",
+        differences(
+            values,
+            {
+                f"best {rank}": (f"best {rank} of the search", "ours")
+                for rank in range(1, plan.BEST + 1)
+            },
+            "weights",
+        ),
+        "What factors come to as shares of the gradient at the output, in the first "
+        "tenth of the steps with all losses and in the last, and what such a sum "
+        "scores; DAC and HiFi-GAN have no l1:",
+        _published(values),
+    ]
+    return "\n\n".join(parts)
+
+
+def shares_of(weights: Mapping[str, float]) -> Dict[str, float]:
+    """Return weights over their sum."""
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
+def _search(values: Values) -> str:
+    scores, rows = values.score_names(), []
+    for place, found in enumerate(plan.ranking(values.results), 1):
+        result = values.results[plan.search_key(found)]
+        shares = shares_of(plan.searched()[found])
+        row = [str(place), *(f"{shares[name]:.3f}" for name in plan.LOSSES)]
+        rows.append([*row, *(number(result["scores"][s], s) for s in scores)])
+    return table(["rank", *plan.LOSSES, *headings(scores)], rows)
+
+
+def _correlations(values: Values) -> str:
+    found = plan.ranking(values.results)
+    if len(found) < 4:
+        return "Too few trainings."
+    scores, rows = values.score_names(), []
+    for name in plan.LOSSES:
+        shares = [shares_of(plan.searched()[n])[name] for n in found]
+        row = [name]
+        for score in scores:
+            scored = [
+                values.results[plan.search_key(n)]["scores"][score] for n in found
+            ]
+            row.append(f"{rank_correlation(shares, scored):+.2f}")
+        rows.append(row)
+    return table(["share of", *headings(scores)], rows)
+
+
+def _published(values: Values) -> str:
+    scores, rows = values.score_names(), []
+    for name, factors in plan.PUBLISHED.items():
+        result = values.of(f"published, {name}").get(0)
+        text = ", ".join(f"{n} {x:g}" for n, x in factors.items() if x)
+        for when in ("early", "late"):
+            row = [f"{name}: {text}", when]
+            if result is None:
+                rows.append([*row, *[MISSING] * (len(plan.LOSSES) + len(scores))])
+                continue
+            row += [f"{result['shares'][when][loss]:.4f}" for loss in plan.LOSSES]
+            late = when == "late"
+            row += [number(result["scores"][s], s) if late else "" for s in scores]
+            rows.append(row)
+    return table(["factors", "when", *plan.LOSSES, *headings(scores)], rows)
+
+
+def longer(values: Values) -> str:
+    """Question 4."""
+    scores, rows = values.score_names(), []
+    for name in plan.LONG_WAYS:
+        for steps in (plan.STEPS, plan.LONG):
+            full = name if steps == plan.STEPS else plan.at_length(name)
+            result = values.of(full).get(0)
+            row = [name, str(steps)]
+            row += [
+                number(result["scores"][s], s) if result else MISSING for s in scores
+            ]
+            rows.append(row)
+    return table(["way, seed 0", "steps", *headings(scores)], rows)
+
+
+def options(values: Values) -> str:
+    """Question 5."""
+    names = [*plan.OPTIONS, plan.NO_WARM_UP]
+    base = [
+        mean(list(values.scores("ours", score).values()), score)
+        for score in values.score_names()
+    ]
+    parts = [
+        "Each option minus the base, by seed. The base, mean ± standard deviation: "
+        + ", ".join(
+            f"{heading} {text}"
+            for heading, text in zip(headings(values.score_names()), base)
+        )
+        + ".",
+        differences(values, {name: (name, "ours") for name in names}, "option"),
+    ]
+    return "\n\n".join(parts)
