@@ -11,12 +11,9 @@ from pathlib import Path
 
 import torch
 from tqdm import trange
-from train import Batches, Training
+from train import Batches, Segments, Training, main_of
 
 from balancer.reports.tables import columns
-
-# isort: split
-from small_training import Segments, main_of  # found by what `train` has set
 
 WAYS = {
     "the sum": {"balancer": "none"},
@@ -61,10 +58,5 @@ def measure(options):
     print(columns(lines))
 
 
-def main(argv=None):
-    """Measure as the options say, which are those of train.py."""
-    main_of(measure, Path(__file__).with_name("train.py"), __doc__, argv)
-
-
 if __name__ == "__main__":
-    main()
+    main_of(measure, str(Path(__file__).with_name("train.py")), __doc__)

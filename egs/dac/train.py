@@ -179,11 +179,7 @@ def train(options):
     checkpoint = out_dir / "checkpoint.pt"
     first = training.resume(checkpoint, device)
     writer = SummaryWriter(out_dir)
-    if first >= options.steps:
-        print(f"{checkpoint} has its {first} steps already; --steps N goes on to N")
-    elif first:
-        print(f"{checkpoint} goes on from step {first}")
-    bar = trange(first, options.steps, initial=first, total=options.steps)
+    bar = trange(first, options.steps, initial=first, total=options.steps, disable=None)
     for step in bar:
         losses, stats = training.turns(batches[step].to(device))
         log(writer, step, losses, stats, training.balancer)
@@ -197,7 +193,10 @@ def train(options):
 
 def main(argv=None):
     """Train as the options say."""
-    choices = {"amp": [None, "bfloat16", "float16"], "balancer": ["grad_norm", "none"]}
+    choices = {
+        "amp": [None, "bfloat16", "float16"],
+        "balancer": ["grad_norm", "none"],
+    }
     main_of(train, __file__, __doc__, argv, choices)
 
 

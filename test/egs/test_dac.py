@@ -26,7 +26,7 @@ FACTORS = {"mel": 15.0, "feat": 2.0, "adv": 1.0}
 
 @pytest.fixture(scope="module")
 def recipe():
-    return script("dac", "train")
+    return script("dac", "train")  # which finds what recipes share
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def options(**more):
 
 def training(recipe, **more):
     """Return a tiny training that begins, and a batch for it."""
-    from small_training import read_options  # the recipe has put it on the path
+    from small_training.options import read_options
 
     file = recipe.Path(recipe.__file__).with_suffix(".yaml")
     read = read_options(file, "", options(**more))
@@ -209,14 +209,12 @@ def test_float16_with_a_grad_scaler(recipe):
     assert new.scaler.get_scale() == 2.0**59
 
 
-REFUSED = [
-    ({"balancer": "gradnorm"}, "'grad_norm', 'none'"),
-    ({"batch_size": 50}, "--batch_size 50 is more than the data have"),
-]
-
-
-@pytest.mark.parametrize("option, message", REFUSED)
-def test_what_is_refused(option, message, recipe, wav_dir, tmp_path, capsys):
-    with pytest.raises(SystemExit) as end:
-        recipe.main(options(wav_dir=wav_dir, out_dir=tmp_path, **option))
-    assert end.value.code == 2 and message in " ".join(capsys.readouterr().err.split())
+def test_what_is_refused(recipe, wav_dir, tmp_path, capsys):
+    where = {"wav_dir": wav_dir, "out_dir": tmp_path}
+    for more, said in (
+        ({"balancer": "gradnorm"}, "invalid choice: 'gradnorm'"),
+        ({"batch_size": "50"}, "--batch_size 50 is more than the data have"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            recipe.main(options(**more, **where))
+        assert said in f"{end.value} {capsys.readouterr().err}"
