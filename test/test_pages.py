@@ -95,11 +95,16 @@ def scripts_of(page, words):
 
 
 def knows(script, option):
-    """Whether a script, or the file of options beside it, has an option."""
+    """Whether a script, or the file of options beside it, has an option.
+
+    One that says that its options are another's is asked by that one's file.
+    """
     text = script.read_text(encoding="utf-8")
     if re.search(rf"{option}\b", text):
         return True
     options = script.with_suffix(".yaml")
+    if of_another := re.search(r"Options are those of (\w+)\.py", text):
+        options = script.with_name(f"{of_another[1]}.yaml")
     return options.exists() and option.strip("-") in yaml.safe_load(options.read_text())
 
 
