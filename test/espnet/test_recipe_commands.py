@@ -14,6 +14,7 @@ from mini_recipe import checkpoint, recipe, tts_recipe
 
 from balancer.bin import gan_codec_train, gan_tts_train
 from balancer.espnet import recipe as recipes
+from balancer.loss_balancer.checkpoint import saved_in
 
 CODEC = (gan_codec_train, lambda: recipe("soundstream"), ["wav.scp,audio,sound"])
 TTS = (gan_tts_train, tts_recipe, ["text,text,text", "wav.scp,speech,sound"])
@@ -56,8 +57,8 @@ def test_stages_of_espnets_recipe(kind, command, shapes, data, tmp_path):
     folds = [word for length in shapes.values() for word in ("--fold_length", length)]
     run(trainer.main, *common, *found, *folds, "--output_dir", exp)
     weights = config["balancer_conf"]["weights"]
-    averages = checkpoint(exp)["optimizers"][0]["balancer"]["averages"]
-    assert set(averages) == set(weights)
+    saved = saved_in(checkpoint(exp)["optimizers"][0], "balancer")
+    assert set(saved["averages"]) == set(weights)
 
     files = ["--train_config", exp / "config.yaml", "--model_file", exp / "latest.pth"]
     run(pack, kind, *files, "--outpath", tmp_path / "packed.zip")
