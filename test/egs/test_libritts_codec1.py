@@ -192,7 +192,8 @@ def test_bad_option_gets_a_usage_line(options, message):
 
 def test_folder_that_is_not_libritts(tmp_path):
     (tmp_path / "in").mkdir()
-    result = run("--libritts", tmp_path / "in", "--data_dir", tmp_path / "data")
+    folders = ("--libritts", tmp_path / "in", "--data_dir", tmp_path / "data")
+    result = run(*folders, "--ngpu", 0)
     assert result.returncode == 2
     assert "none of the folders train-clean-100" in result.stderr
     assert "--wav_dir" in result.stderr
