@@ -144,11 +144,14 @@ class Reference:
         average, _, age, drift, spread = last
         error = (norm - average) / max(norm, average)
         error *= abs(error) >= 1e-6
-        drift, spread = 0.9 * drift + 0.1 * error, 0.9 * spread + 0.1 * abs(error)
+        weight = math.sqrt(self.every)  # of a norm that stood for so many calls
+        keep = 0.88**weight
+        drift = keep * drift + (1 - keep) * error
+        spread = keep * spread + (1 - keep) * abs(error)
         age += 1
-        if abs(drift) > 0.7 * spread:
-            age = max(2, 0.9 * age)
-        rate = max(4 / (age + 3), 1 - self.decay**self.every)
+        if abs(drift) > 0.75 * spread:
+            age = max(2, 0.88 * age)
+        rate = max(8 * weight / (age + 8 * weight - 1), 1 - self.decay**self.every)
         return (1 - rate) * average + rate * norm, 1.0, age, drift, spread
 
     def weight(self, name):

@@ -130,7 +130,7 @@ class Training:
         bad_calls: List[Tuple[Dict[str, Tensor], Any]] = [
             ({}, y),
             ({"l1": y.mean(), "l3": y.mean()}, y),
-            ({"l1": y.mean(), "adv": torch.zeros(())}, y),
+            ({"l1": y.mean(), "adv": torch.ones(())}, y),
             ({"l1": y}, y),
             ({"l1": y.mean()}, y.detach()),
             ({"l1": y.mean()}, [y, y]),

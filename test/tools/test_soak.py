@@ -49,7 +49,7 @@ def test_soak_finds_averages_that_take_in_all(soak, monkeypatch):
         new._stats = stats
         return new
 
-    def updated(self, norms):
+    def updated(self, norms, stood=None):
         taken = {name: [norm, 1.0] for name, norm in norms.items()}
         return loaded(self, {**self._stats, **taken})
 
