@@ -1,9 +1,9 @@
 """What a balanced generator turn costs, beside an unbalanced one and other balancers.
 
-    python tools/benchmark.py --codec soundstream --size base
+    python tools/benchmark.py --model soundstream --size base
     python tools/benchmark.py --scaling
 
-Real ESPnet codecs on random audio. In each round every way runs one turn, in an order
+Real ESPnet models on random audio. In each round every way runs one turn, in an order
 drawn anew; a ratio is taken within its round, so a machine that slows down slows all
 ways alike. The table has medians and, in brackets, quartiles.
 """
@@ -24,7 +24,7 @@ from typing import Any, Dict, List, Sequence
 
 import torch
 import torch._dynamo  # noqa: F401  (every optimizer brings it into memory)
-from benchmark_turn import Turn
+from benchmark_turn import MODELS, Turn
 from benchmark_ways import (
     AUDIOCRAFT,
     ESPNET,
@@ -61,7 +61,7 @@ def benchmark(args: argparse.Namespace) -> None:
 
         benchmark_scaling.main(args)
         return
-    turn = Turn(args.codec, args.size, args.device, args.batch, args.length)
+    turn = Turn(args.model, args.size, args.device, args.batch, args.length)
     ways = make_ways(turn)
     if args.peak_of:
         print(peak_memory(turn, ways[args.peak_of]))
@@ -86,9 +86,8 @@ def get_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    codecs = ["soundstream", "encodec", "dac", "funcodec"]
     add = parser.add_argument
-    add("--codec", choices=codecs, default="soundstream")
+    add("--model", choices=MODELS, default=MODELS[0])
     add("--size", choices=["mini", "base", "paper"], default="base")
     add("--device", default="cpu", help="as PyTorch names it (cpu)")
     add("--batch", type=at_least(1), default=4, help="recordings in it (4)")
@@ -133,7 +132,7 @@ def check(args: argparse.Namespace) -> None:
 
 def settings(args: argparse.Namespace) -> Dict[str, Any]:
     """Return what the figures hang on."""
-    keys = ("codec", "size", "device", "batch", "length", "rounds")
+    keys = ("model", "size", "device", "batch", "length", "rounds")
     used = {key: getattr(args, key) for key in keys}
     return {**used, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
@@ -254,7 +253,7 @@ def peak_memory(turn: Turn, way: Way) -> float:
 def peak_in_own_process(args: argparse.Namespace, runs: str) -> float:
     """Return the peak of one way alone in a process, in MiB."""
     command = [sys.executable, __file__, "--peak_of", runs]
-    for key in ("codec", "size", "device", "batch", "length"):
+    for key in ("model", "size", "device", "batch", "length"):
         command += [f"--{key}", str(getattr(args, key))]
     # Tensors in pages of their own, which are given back when they are freed: else the
     # peak is the allocator's as much as the way's.
@@ -301,7 +300,7 @@ def plot(args: argparse.Namespace, rows: List[Dict[str, Any]]) -> None:
         place = axes.get_yaxis_transform()
         axes.text(1.01, i, f"{ratio:.2f}", transform=place, va="center")
     axes.set_xlabel("duration of a generator turn, ratio to no balancing")
-    axes.set_title(f"{args.codec}, {args.size} model, {args.device}", fontsize=10)
+    axes.set_title(f"{args.model}, {args.size} model, {args.device}", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(args.plot, dpi=150, bbox_inches="tight")
 

@@ -15,34 +15,36 @@ from espnet2.gan_codec.shared.loss.loss_balancer import Balancer as EspnetBalanc
 from torch import Tensor
 
 from balancer import Balancer
+from balancer.espnet.losses import losses_of
 
 Left = Tuple[List[Tensor], List[Optional[Tensor]]]
 Way = Callable[[Outputs], Left]
 
 NO_BALANCING, ESPNET, AUDIOCRAFT = "no balancing", "ESPnet's balancer", "AudioCraft's"
 TORCHJD, MEASURED, HELD = "TorchJD, constant", "ours, measuring", "ours, holding"
-# All ways weigh the four losses alike, and their norms sum to 4 as ESPnet's do. ESPnet
-# takes 0 for 1, so no memory at all is written as a very small decay.
-TOTAL, DECAY = 4.0, 1e-30
+# All ways weigh the losses alike, and their norms sum to their number as ESPnet's do.
+# ESPnet takes 0 for 1, so no memory at all is written as a very small decay.
+DECAY = 1e-30
 
 
 def make_ways(turn: Turn) -> Dict[str, Way]:
     """Return the ways that can run here, by name."""
+    total = float(len(losses_of(turn.net)))
     ways: Dict[str, Way] = {
         NO_BALANCING: lambda out: ([sum(out.losses.values()) + out.other], [None]),
         ESPNET: _Espnet(),
-        AUDIOCRAFT: _Audiocraft(),
-        MEASURED: _Ours(update_every=1),
-        HELD: _Ours(update_every=10**9),
+        AUDIOCRAFT: _Audiocraft(total),
+        MEASURED: _Ours(total, update_every=1),
+        HELD: _Ours(total, update_every=10**9),
     }
     if importlib.util.find_spec("torchjd"):
-        ways[TORCHJD] = _TorchJD(turn)
+        ways[TORCHJD] = _TorchJD(turn, total)
     return ways
 
 
 class _Ours:
-    def __init__(self, update_every: int):
-        self.balancer = Balancer(TOTAL, DECAY, update_every=update_every)
+    def __init__(self, total: float, update_every: int):
+        self.balancer = Balancer(total, DECAY, update_every=update_every)
 
     def __call__(self, out: Outputs) -> Left:
         losses, _ = self.balancer(out.losses, out.y)
@@ -67,7 +69,8 @@ class _Audiocraft:
     Source: Défossez et al., 2022, section 3.4.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, total: float) -> None:
+        self.total = total
         self.totals: Dict[str, float] = {}
         self.mass = 0.0
 
@@ -82,15 +85,15 @@ class _Audiocraft:
             norm = grad.norm(dim=tuple(range(1, grad.dim()))).mean().item()
             self.totals[name] = DECAY * self.totals.get(name, 0.0) + norm
             average = self.totals[name] / self.mass
-            combined += TOTAL / len(grads) / (1e-12 + average) * grad
+            combined += self.total / len(grads) / (1e-12 + average) * grad
         return [out.y, out.other], [combined, None]
 
 
 class _TorchJD:
     """mtl_backward with constant weights: the scales that a balancer found before."""
 
-    def __init__(self, turn: Turn):
-        self.turn = turn
+    def __init__(self, turn: Turn, total: float):
+        self.turn, self.total = turn, total
         self.scales: Optional[Tensor] = None
 
     def __call__(self, out: Outputs) -> Left:
@@ -98,11 +101,12 @@ class _TorchJD:
         from torchjd.autojac import jac_to_grad, mtl_backward
 
         if self.scales is None:
-            _, stats = Balancer(TOTAL, DECAY, input_only=False)(out.losses, out.y)
+            balancer = Balancer(self.total, DECAY, input_only=False)
+            _, stats = balancer(out.losses, out.y)
             scales = [stats[f"{name}_scale"] for name in out.losses]
             self.scales = torch.tensor(scales, device=out.y.device)
-        # The decoder is what the four losses share; ESPnet's other loss comes in after.
-        shared = list(self.turn.codec.generator.parameters())
+        # The decoder is what the losses share; ESPnet's other losses come in after.
+        shared = list(self.turn.net.generator.parameters())
         used = [p for p in shared if p.requires_grad]
         mtl_backward(
             list(out.losses.values()),

@@ -16,7 +16,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 
 def test_ways_agree_and_figures_are_written(tmp_path):
     """A wrong gradient in any way ends the benchmark with an error."""
-    options = "--codec dac --size mini --batch 2 --length 4800 --rounds 2".split()
+    options = "--model dac --size mini --batch 2 --length 4800 --rounds 2".split()
     files = ["--json", tmp_path / "b.json", "--plot", tmp_path / "b.png"]
     result = subprocess.run(
         [sys.executable, TOOLS / "benchmark.py", *options, *files],
@@ -50,6 +50,14 @@ def benchmark(monkeypatch):
     return load("benchmark")
 
 
+def test_ways_agree_on_a_speech_synthesizer(benchmark, capsys):
+    turn = benchmark.Turn("vits", "mini", "cpu", batch=2, length=4800)
+    benchmark.check_gradients(turn, benchmark.make_ways(turn))
+    assert "5 ways of balancing give the generator the same" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="--length 4000 is less.*take 4096 or more"):
+        benchmark.Turn("vits", "mini", "cpu", batch=2, length=4000)
+
+
 def test_what_cannot_end_well_is_said_before_the_measuring(
     benchmark, monkeypatch, tmp_path, capsys
 ):
@@ -76,7 +84,7 @@ def test_nothing_crosses_the_charts_labels(benchmark, monkeypatch, tmp_path):
     monkeypatch.setattr(
         Figure, "savefig", lambda figure, *_, **__: figures.append(figure)
     )
-    args = argparse.Namespace(codec="dac", size="mini", device="cpu", plot=tmp_path)
+    args = argparse.Namespace(model="dac", size="mini", device="cpu", plot=tmp_path)
     ratios = {"no balancing": 1.0, "ours, a": 0.97, "ours, b": 0.5, "another": 1.6}
     benchmark.plot(args, [{"name": n, "ratio": x} for n, x in ratios.items()])
     (axes,) = figures[0].axes
