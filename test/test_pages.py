@@ -186,11 +186,25 @@ def test_tables_of_options_are_the_arguments():
 
 
 def test_weights_that_change():
-    (block,) = blocks_of(ROOT / "balancer" / "README.md", "python")
+    block, _ = blocks_of(ROOT / "balancer" / "README.md", "python")
     names = {"Balancer": Balancer, "Ramp": Ramp}
     exec(block, names)
     assert names["balancer"].weights["mel"] == 2
     assert isinstance(names["balancer"].weights["adv"], Ramp)
+
+
+def test_losses_beside_the_balanced_ones():
+    _, block = blocks_of(ROOT / "balancer" / "README.md", "python")
+    generator = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 3))
+    z = generator[0](torch.ones(4, 3))
+    y = generator[1](z)
+    names = {
+        **{"generator": generator, "commit": z.square().sum(), "y": y},
+        **{"balancer": Balancer(), "losses": {"l1": y.abs().mean()}},
+    }
+    exec(block, names)
+    assert names["stats"]["outside_to_balanced"] > 0
+    assert generator[0].weight.grad.norm() > 0
 
 
 MIGRATING = ROOT / ".github" / "MIGRATING.md"

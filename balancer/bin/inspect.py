@@ -4,8 +4,9 @@
     python -m balancer.bin.inspect exp/DIR/config.yaml --model_file exp/DIR/latest.pth
 
 Prints each loss's gradient norm at the decoder's output, its share of the gradient
-without a balancer and with one, the cosine of each pair, what looks wrong, and the
-weights that keep the present shares. The recipe may be a stock one, without a balancer.
+without a balancer and with one, the cosine of each pair, what looks wrong, the
+total_norm to start from, and the weights that keep the gradient as it is. The recipe
+may be a stock one, without a balancer.
 
 The nets are not trained, so without --model_file they are as they were initialized. The
 adversarial losses' norms change most as the discriminator learns: ask again with the
@@ -136,7 +137,7 @@ def lines(
         f"{options.steps} batches, seed {args.seed}."
     )
     yield from found.findings()
-    yield "To balance and keep the unbalanced shares, put this into the recipe:"
+    yield "To balance and keep the gradient as it is, put this into the recipe:"
     section = {"balancer": "grad_norm", "balancer_conf": found.section()}
     yield yaml.safe_dump(section, indent=4, sort_keys=False).rstrip()
     if found.lambdas:

@@ -15,7 +15,8 @@ from balancer.espnet.losses import lambdas_of, losses_of
 from balancer.espnet.model import net_of
 from balancer.espnet.recipe import Batch
 from balancer.loss_balancer import Balancer
-from balancer.reports.inspection import Inspection, LossInspector
+from balancer.reports.inspection import Inspection
+from balancer.reports.inspector import LossInspector
 
 
 def train(
@@ -58,10 +59,12 @@ def measure(
         per_batch_item=of_recipe.per_batch_item,
         input_only=True,
     )
-    balancer = inspector.balancer
-    measured = task_of(kind_of(args)).balanced(model, balancer, losses).train()
+    task, unused = task_of(kind_of(args)), inspector.balancer
+    measured = task.balanced(model, unused, losses).train()
     device = next(net.parameters()).device
+    generator = net.get_submodule("generator")
     for batch in batches:
-        measured(**to_device(batch, device))
-        inspector.take(list(losses), balancer.metrics)
+        _, turn, found, rest = measured.watched_turn(**to_device(batch, device))
+        found = {name: found[name] for name in losses if name in found}
+        inspector(found, turn.outputs, outside=rest, module=generator)
     return replace(inspector.inspection(), lambdas=lambdas_of(net, losses))

@@ -1,15 +1,16 @@
 """ESPnet's GAN models with a balanced generator turn."""
 
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import torch
 from espnet2.torch_utils.device_funcs import force_gatherable
 from espnet2.train.abs_gan_espnet_model import AbsGANESPnetModel
-from torch import nn
+from torch import Tensor, nn
 
 from balancer.espnet.losses import check_balanced, losses_of
 from balancer.espnet.turn import WatchedTurn
 from balancer.loss_balancer import Balancer
+from balancer.quantities.outside import OutsideRatio
 
 
 class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
@@ -23,6 +24,9 @@ class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
         model: ESPnet's, whose modules these become.
         balancer: balances the losses that depend on the generator's output.
         losses: name → module of these losses, by default those of `losses_of`.
+
+    Attributes:
+        outside_ratio: measures the losses outside the balance, None for no such stat.
 
     Raises:
         ValueError: the model has its own balancer switched on; the weights name a loss
@@ -38,6 +42,7 @@ class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
         nn.Module.__init__(self)
         self.__dict__.update(model.__dict__)
         self.balancer = balancer
+        self.outside_ratio: Optional[OutsideRatio] = None
         net = net_of(model)
         self.losses = dict(losses or losses_of(net))
         check_balanced(net, self.losses, balancer)
@@ -60,16 +65,30 @@ class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
                 *args, forward_generator=forward_generator, **batch
             )
             return result
-        with WatchedTurn(net_of(self), self.losses) as turn:
-            result = super().forward(*args, forward_generator=True, **batch)
-        losses, rest = turn.split(result["loss"])
+        result, turn, losses, rest = self.watched_turn(*args, **batch)
         balanced, stats = self.balancer(losses, turn.outputs)
+        total: Any = sum(balanced.values())  # one loss at least
+        if self.outside_ratio is not None:
+            stats = {**stats, **self.outside_ratio(rest, total)}
         stats = force_gatherable(stats, rest.device)
         return {
             **result,
-            "loss": rest + sum(balanced.values()),
+            "loss": rest + total,
             "stats": {**result["stats"], **stats},
         }
+
+    def watched_turn(
+        self, *args: Any, **batch: Any
+    ) -> Tuple[Dict[str, Any], WatchedTurn, Dict[str, Tensor], Tensor]:
+        """Run the generator's turn and return it, unbalanced, with what was seen of it.
+
+        Returns:
+            What ESPnet's forward returned; the turn; the losses to balance; and the sum
+            of the others.
+        """
+        with WatchedTurn(net_of(self), self.losses) as turn:
+            result = super().forward(*args, forward_generator=True, **batch)
+        return result, turn, *turn.split(result["loss"])
 
 
 def net_of(model: AbsGANESPnetModel) -> nn.Module:

@@ -16,7 +16,7 @@ from balancer._norms.ranks import is_first_rank
 from balancer.espnet.codec import BalancedGANCodecModel
 from balancer.espnet.losses import read_losses
 from balancer.espnet.model import BalancedGANModel, net_of
-from balancer.espnet.probe import probe_of
+from balancer.espnet.probe import outside_ratio_of, probe_of
 from balancer.loss_balancer import Balancer
 from balancer.reports.custom_scalars import write_layout
 
@@ -63,12 +63,16 @@ class BalancedGANTask(AbsTask):  # type: ignore[misc]
             return model
         section, net = dict(args.balancer_conf or {}), net_of(model)
         probe, losses = section.pop("probe", None), section.pop("losses", None)
+        outside_every = section.pop("outside_every", None)
         balancer = balancer_class.from_config(section)
         if losses is not None:
             losses = read_losses(net, losses)
         if probe is not None:
             balancer.probe = probe_of(net, probe)
-        return cls.balanced(model, balancer, losses)
+        balanced = cls.balanced(model, balancer, losses)
+        if outside_every is not None:
+            balanced.outside_ratio = outside_ratio_of(net, outside_every)
+        return balanced
 
     @classmethod
     @abstractmethod

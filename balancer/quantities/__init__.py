@@ -2,8 +2,8 @@
 
 The functions take tensors and need no balancer: statistics of per-sample gradients
 (`noise`), their histograms (`histograms`) and how far a step went (`step_length`). The
-probe (`probe`) takes some of them of each loss as a balancer trains. Names below are
-the public ones.
+probe (`probe`) takes some of them of each loss as a balancer trains, and `outside`
+weighs the balanced losses against those beside them. Names below are the public ones.
 
 Most are quantities of Cockpit (Schneider et al., 2021, "Cockpit: a practical debugging
 tool for the training of deep neural networks", https://arxiv.org/abs/2102.06604).
@@ -22,9 +22,11 @@ from balancer.quantities.noise import (
     tic_diag,
     tic_trace,
 )
+from balancer.quantities.outside import OutsideRatio
 from balancer.quantities.step_length import StepPoint, alpha, distance
 
 __all__ = [
+    "OutsideRatio",
     "StepPoint",
     "alpha",
     "cabs",

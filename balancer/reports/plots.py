@@ -10,7 +10,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from balancer.reports.runs import Run
-from balancer.reports.stats import COSINE, QUANTITIES, STATS, TOTAL, Points, Stat
+from balancer.reports.stats import (
+    COSINE,
+    OUTSIDE,
+    QUANTITIES,
+    STATS,
+    TOTAL,
+    Points,
+    Stat,
+)
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, but the yellow, which
 # is too pale for a line. Where they come round again, markers tell the lines apart.
@@ -25,7 +33,7 @@ MOST_PAIRS = 10  # of losses whose cosine is drawn
 
 Look = Dict[str, Any]  # keyword arguments of Axes.plot
 
-PANELS = (*STATS, COSINE, TOTAL, *QUANTITIES)
+PANELS = (*STATS, COSINE, TOTAL, OUTSIDE, *QUANTITIES)
 
 
 def draw(runs: Sequence[Run]) -> Figure:
@@ -57,7 +65,7 @@ def draw(runs: Sequence[Run]) -> Figure:
     panels = [panel for panel in PANELS if any(run.of(panel.name) for run in runs)]
     for panel, axes in zip(panels, _axes(figure, len(panels), len(entries))):
         combined: Dict[str, Look] = {"": dict(color="0.2")}
-        subjects = {"cosine": pairs, "total_grad_norm": combined}
+        subjects = {COSINE.name: pairs, TOTAL.name: combined, OUTSIDE.name: combined}
         _draw_panel(axes, panel, runs, subjects.get(panel.name, looks))
     legend = _legend(figure, entries, loc="outside right upper")
     for text, entry in zip(legend.get_texts(), entries):

@@ -22,6 +22,8 @@ STATS = (
 )
 COSINE = Stat("cosine", "Cosine of two gradients", log=False)  # {a}_{b}_cosine
 TOTAL = Stat("total_grad_norm", "Norm of the combined gradient", log=False)  # no loss
+# What an OutsideRatio takes, of no loss.
+OUTSIDE = Stat("outside_to_balanced", "Losses outside the balance, over the balanced")
 # What a loop may log beside them; see balancer.reports.targets.
 TARGET = Stat("target", "Target of the share", log=False)
 # What a GradientProbe takes.
@@ -53,7 +55,7 @@ def subjects_of(
     """Yield (key, (stat, subject)) for each key of the balancer that is there.
 
     The subject is a loss, for `cosine` a pair of losses as "a, b", for
-    `total_grad_norm` nothing.
+    `total_grad_norm` and `outside_to_balanced` nothing.
 
     Example:
         >>> dict(subjects_of(["a_norm", "a_b_cosine", "lr"], ["a", "b"]))
@@ -66,5 +68,6 @@ def subjects_of(
     for a, b in itertools.permutations(losses, 2):
         if f"{a}_{b}_{COSINE.name}" in there:
             yield f"{a}_{b}_{COSINE.name}", (COSINE.name, f"{a}, {b}")
-    if TOTAL.name in there:
-        yield TOTAL.name, (TOTAL.name, "")
+    for stat in (TOTAL, OUTSIDE):
+        if stat.name in there:
+            yield stat.name, (stat.name, "")

@@ -19,8 +19,9 @@ class Inspected(Training):
 
     def total(self, losses, audio):
         """Inspect the losses, and add them up."""
-        scaled = {name: self.lambdas[name] * losses[name] for name in BALANCED}
-        self.inspector(scaled, audio)
+        scaled = {name: self.lambdas[name] * loss for name, loss in losses.items()}
+        balanced = {name: scaled.pop(name) for name in BALANCED}
+        self.inspector(balanced, audio, sum(scaled.values()), self.generator)
         return super().total(losses, audio)
 
 

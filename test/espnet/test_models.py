@@ -11,6 +11,7 @@ from balancer import Balancer
 from balancer.espnet.losses import balanced_names
 from balancer.espnet.model import net_of
 from balancer.espnet.probe import probe_of
+from balancer.quantities import OutsideRatio
 
 
 @pytest.fixture(params=[*tiny_models.SPEECH, *tiny_models.SINGING])
@@ -78,7 +79,9 @@ def test_shares_and_stats(built):
     weights = {name: 1.0 + i for i, name in enumerate(names)}
     balancer = Balancer(weights=weights)
     balancer.probe = probe_of(net_of(model), {"every": 1})
-    result, _ = turn(balanced(model, balancer), batch)
+    ours = balanced(model, balancer)
+    ours.outside_ratio = OutsideRatio(net_of(model).generator)
+    result, grads = turn(ours, batch)
     for name, weight in weights.items():
         share = result["stats"][f"{name}_share"].item()
         assert share == pytest.approx(weight / sum(weights.values()), rel=1e-5)
@@ -86,3 +89,25 @@ def test_shares_and_stats(built):
         seen = name != "mel_ddsp"
         assert (result["stats"][f"{name}_norm_test"].item() > 0) == seen
     assert all(value.shape == (1,) for value in result["stats"].values())
+    ratio = result["stats"]["outside_to_balanced"].item()
+    assert ratio == pytest.approx(outside_by_hand(ours, batch, grads), rel=1e-6)
+
+
+def outside_by_hand(ours, batch, grads):
+    """Of the parameters that both kinds of losses reach; `grads` are of their sum."""
+    copies = [{key: value.clone() for key, value in batch.items()} for _ in range(2)]
+    seed(0)
+    ours(forward_generator=False, **copies[0])
+    seed(1)
+    _, _, losses, rest = ours.watched_turn(**copies[1])
+    names, parameters = zip(*[(n, p) for n, p in ours.named_parameters() if n in grads])
+    found = [
+        torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        for loss in (rest.sum(), sum(losses.values()))
+    ]
+    outside, balanced = [], []
+    for name, one, other in zip(names, *found):
+        if one is not None and other is not None:
+            outside.append(one.norm())
+            balanced.append((grads[name] - one).norm())
+    return (torch.stack(outside).norm() / torch.stack(balanced).norm()).item()

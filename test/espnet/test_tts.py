@@ -11,6 +11,7 @@ from mini_recipe import checkpoint, same, tts_recipe
 
 from balancer.espnet.tts import BalancedGANTTSTask
 from balancer.loss_balancer.checkpoint import saved_in
+from balancer.reports.runs import read_run
 
 LOSSES = ["adv", "feat_match", "mel"]
 
@@ -32,6 +33,8 @@ def test_reports_and_what_is_saved(trained_tts):
             assert reported["train"][f"{name}_{stat}"] > 0
             assert f"{name}_{stat}" not in reported["valid"]
         assert reported["train"][f"generator_{name}_loss"] > 0
+    assert reported["train"]["outside_to_balanced"] > 0
+    assert list(read_run(trained_tts).of("outside_to_balanced")) == [""]
     assert reported["train"]["mel_share"] == pytest.approx(0.25, abs=0.1)
     assert reported["train"]["generator_loss"] == pytest.approx(
         sum(
@@ -118,6 +121,8 @@ def test_use_amp(train, monkeypatch):
         ({"losses": {"stft": "stft_loss"}}, "'stft_loss', which is no module.*VITS"),
         ({"losses": {"mel": "mel_loss"}}, "names 'adv', which is no loss of this VITS"),
         ({"probe": {"layer": "generator.decoder.x"}}, "no module of this VITS"),
+        ({"outside_every": 0}, "outside_every must be a whole number.*but is 0"),
+        ({"outside_every": True}, "outside_every must be.*but is True"),
     ],
 )
 def test_bad_section_is_refused_before_training(change, message, train):

@@ -56,6 +56,7 @@ def trained_tts(data, tmp_path_factory):
 
     config = tts_recipe()
     config["balancer_conf"].update(monitor=True, update_every=1, probe={"every": 1})
+    config["balancer_conf"]["outside_every"] = 1
     config.update(use_tensorboard=True, max_epoch=2)
     folder = tmp_path_factory.mktemp("trained_tts")
     return _train(data, folder, BalancedGANTTSTask, config, "exp")

@@ -79,6 +79,58 @@ def test_the_printed_weights_keep_the_shares():
     assert section["weights"] == pytest.approx(ratios, rel=1e-3)
 
 
+def meeting_batch(seed):
+    """Losses of the output, times their factors, and one of the latent; the net."""
+    torch.manual_seed(seed)
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 5)).double()
+    latent = net[0](torch.randn(6, 3).double())
+    y = net[1](latent)
+    losses = {"mel": 45 * y.square().mean(), "adv": 0.1 * (y.sin() * y).sum()}
+    return net, losses, y, latent.square().mean()
+
+
+def norm_in_encoder(net, loss):
+    grads = torch.autograd.grad(loss, list(net[0].parameters()), retain_graph=True)
+    return torch.cat([grad.flatten() for grad in grads]).norm().item()
+
+
+def test_the_printed_total_norms_keep_the_gradient_beside_the_other_losses():
+    """One of the given weights, and one of the weights that keep the shares."""
+    weights = {"mel": 1.0, "adv": 3.0}
+    inspector = LossInspector(weights=weights)
+    net, losses, y, outside = meeting_batch(0)
+    inspector(losses, y, outside=outside, module=net)
+    found = inspector.inspection()
+    unbalanced = norm_in_encoder(net, sum(losses.values()))
+    meeting = found.meeting
+    assert meeting.outside == pytest.approx(norm_in_encoder(net, outside), rel=1e-9)
+    assert meeting.unbalanced == pytest.approx(unbalanced, rel=1e-6)
+    section = yaml.safe_load(str(found)[str(found).index("weights:") :])
+    said = float(str(found).split("`total_norm: ")[1].split("`")[0])
+    assert said == pytest.approx(meeting.total_norm, rel=1e-2)
+    for options in (section, {"weights": weights, "total_norm": meeting.total_norm}):
+        net, losses, y, _ = meeting_batch(0)
+        balancer = Balancer.from_config({**options, "input_only": False})
+        balanced = sum(balancer(losses, y)[0].values())
+        assert norm_in_encoder(net, balanced) == pytest.approx(unbalanced, rel=1e-3)
+
+
+def test_meetings_are_geometric_means_and_may_be_missing():
+    inspector, ratios = LossInspector(), []
+    for seed in range(3):
+        net, losses, y, outside = meeting_batch(seed)
+        inspector(losses, y, outside=outside, module=net)
+        ratios.append(norm_in_encoder(net, outside))
+    product = ratios[0] * ratios[1] * ratios[2]
+    assert inspector.inspection().meeting.outside**3 == pytest.approx(product)
+    net, losses, y, _ = meeting_batch(0)
+    inspector = LossInspector()
+    inspector(losses, y, outside=torch.ones(3, requires_grad=True).sum(), module=net)
+    assert inspector.inspection().meeting is None
+    with pytest.raises(ValueError, match="`outside` and `module` go together"):
+        inspector(losses, y, outside=y.sum())
+
+
 def test_a_loss_that_comes_later_is_averaged_over_its_own_batches():
     found = inspect_losses(batch(seed, late=seed > 0)[1:] for seed in range(3))
     norms = by_hand(range(3))

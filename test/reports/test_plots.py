@@ -17,7 +17,7 @@ def run(losses=3, steps=20, label="run", weights=None, stats=(*STATS, *QUANTITIE
     names = [f"loss_{i}" for i in range(losses)]
     points = {step: 0.1 * (1 + step % 3) for step in range(1, steps + 1)}
     series = {(stat.name, n): dict(points) for stat in stats for n in names}
-    series["total_grad_norm", ""] = points
+    series["total_grad_norm", ""] = series["outside_to_balanced", ""] = points
     for i, pair in enumerate(itertools.combinations(names, 2)):
         series["cosine", ", ".join(pair)] = dict.fromkeys(points, (-1) ** i / (i + 1.0))
     for step in points:
@@ -162,8 +162,15 @@ def test_of_many_pairs_the_strongest_are_drawn():
 
 def test_panels_without_values_are_not_there():
     plain = run(losses=1, stats=STATS[:1])
-    del plain.series["total_grad_norm", ""]
+    del plain.series["total_grad_norm", ""], plain.series["outside_to_balanced", ""]
     assert list(panels(draw([plain]))) == ["Share of the balanced gradient"]
+
+
+def test_what_is_of_no_loss_is_one_line():
+    figure = panels(draw([run()]))
+    for title in ("Norm of the combined gradient", "Losses outside the balance"):
+        (axes,) = [axes for name, axes in figure.items() if name.startswith(title)]
+        assert len(axes.get_lines()) == 1
 
 
 def test_too_many_trainings_are_refused():
