@@ -10,6 +10,7 @@ from accelerate.utils import set_seed
 from torch.utils.data import DataLoader
 
 from balancer import Balancer
+from balancer.reports import targets
 
 # What several recipes share.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
@@ -123,6 +124,7 @@ def train(options):
             losses, stats = training.turns(wave)
             losses = training.mean_over_ranks(losses)
             progress.see(losses, stats)
+            stats = {**stats, **targets(training.balancer, stats)}
             accelerator.log({f"loss/{k}": v for k, v in losses.items()}, step)
             accelerator.log({f"balancer/{k}": v for k, v in stats.items()}, step)
         progress.end()

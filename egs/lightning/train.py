@@ -14,6 +14,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import DataLoader, DistributedSampler
 
 from balancer import Balancer
+from balancer.reports import targets
 
 # What several recipes share.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
@@ -79,8 +80,9 @@ class GANCodec(lightning.LightningModule):
         self.step(optimizer_d, disc)
         losses = {**losses, "commit": commit, "disc": disc}
         self.log_dict({f"loss/{k}": v for k, v in losses.items()}, sync_dist=True)
-        self.log_dict({f"balancer/{k}": v for k, v in stats.items()})
         self.progress.see({"stft": losses["stft"].detach()}, stats)
+        stats = {**stats, **targets(self.balancer, stats)}
+        self.log_dict({f"balancer/{k}": v for k, v in stats.items()})
 
     def on_train_start(self):
         self.trained = True

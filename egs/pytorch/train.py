@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.tensorboard import SummaryWriter
 
 from balancer import Balancer
+from balancer.reports import targets
 
 # What several recipes share.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
@@ -128,6 +129,7 @@ def train(options):
             losses, stats = training.turns(wave.to(device))
             losses = mean_over_ranks(losses)
             progress.see(losses, stats)
+            stats = {**stats, **targets(training.balancer, stats)}
             if writer:
                 for name, value in losses.items():
                     writer.add_scalar(f"loss/{name}", value, step)

@@ -38,8 +38,9 @@ def test_resumed_equals_the_uninterrupted_plain_loop(wav_dir, tmp_path):
     """In bfloat16. What a checkpoint lacked would show in the second epoch."""
     train("pytorch", wav_dir, tmp_path / "whole", epochs=2, amp="bfloat16")
     expected = scalars(tmp_path / "whole")
-    assert [len(values) for values in expected.values()] == [12] * (2 + 6 * len(LOSSES))
+    assert [len(values) for values in expected.values()] == [12] * (2 + 7 * len(LOSSES))
     assert expected["balancer/stft_share"][0] == pytest.approx(4 / 7, rel=1e-6)
+    assert expected["balancer/stft_target"][0] == pytest.approx(4 / 7, rel=1e-6)
     for trainer in TRAINERS:
         for epochs in (1, 2):
             train(trainer, wav_dir, tmp_path / trainer, epochs, amp="bfloat16")
