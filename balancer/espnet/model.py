@@ -8,9 +8,9 @@ from espnet2.train.abs_gan_espnet_model import AbsGANESPnetModel
 from torch import Tensor, nn
 
 from balancer.espnet.losses import check_balanced, losses_of
+from balancer.espnet.outside import OutsideWatch
 from balancer.espnet.turn import WatchedTurn
 from balancer.loss_balancer import Balancer
-from balancer.quantities.outside import OutsideRatio
 
 
 class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
@@ -26,7 +26,7 @@ class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
         losses: name → module of these losses, by default those of `losses_of`.
 
     Attributes:
-        outside_ratio: measures the losses outside the balance, None for no such stat.
+        outside: watches the losses outside the balance.
 
     Raises:
         ValueError: the model has its own balancer switched on; the weights name a loss
@@ -42,8 +42,8 @@ class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
         nn.Module.__init__(self)
         self.__dict__.update(model.__dict__)
         self.balancer = balancer
-        self.outside_ratio: Optional[OutsideRatio] = None
         net = net_of(model)
+        self.outside = OutsideWatch(net)
         self.losses = dict(losses or losses_of(net))
         check_balanced(net, self.losses, balancer)
 
@@ -67,13 +67,11 @@ class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
             return result
         result, turn, losses, rest = self.watched_turn(*args, **batch)
         balanced, stats = self.balancer(losses, turn.outputs)
-        total: Any = sum(balanced.values())  # one loss at least
-        if self.outside_ratio is not None:
-            stats = {**stats, **self.outside_ratio(rest, total)}
+        stats = {**stats, **self.outside(rest, balanced, stats, self.balancer)}
         stats = force_gatherable(stats, rest.device)
         return {
             **result,
-            "loss": rest + total,
+            "loss": rest + sum(balanced.values()),
             "stats": {**result["stats"], **stats},
         }
 

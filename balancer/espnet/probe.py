@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from balancer._scales.sections import read_section
-from balancer.quantities.outside import OutsideRatio
+from balancer.espnet.outside import OutsideWatch
 from balancer.quantities.probe import GradientProbe
 
 # What makes the waveform, by the name that a generator of ESPnet's gives it: those of
@@ -36,7 +36,7 @@ def probe_of(net: nn.Module, section: Mapping[str, Any]) -> GradientProbe:
     return GradientProbe(_layer(net, options.pop("layer", None)), **options)
 
 
-def outside_ratio_of(net: nn.Module, every: Any) -> OutsideRatio:
+def outside_of(net: nn.Module, every: Any) -> OutsideWatch:
     """Return what `balancer_conf.outside_every` asks for.
 
     Args:
@@ -51,7 +51,7 @@ def outside_ratio_of(net: nn.Module, every: Any) -> OutsideRatio:
             "balancer_conf.outside_every must be a whole number of at least 1, the "
             f"turns from one measurement to the next, but is {every!r}"
         )
-    return OutsideRatio(net.get_submodule("generator"), every)
+    return OutsideWatch(net, every)
 
 
 def _layer(net: nn.Module, name: Optional[str]) -> nn.Module:

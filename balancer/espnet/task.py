@@ -16,7 +16,7 @@ from balancer._norms.ranks import is_first_rank
 from balancer.espnet.codec import BalancedGANCodecModel
 from balancer.espnet.losses import read_losses
 from balancer.espnet.model import BalancedGANModel, net_of
-from balancer.espnet.probe import outside_ratio_of, probe_of
+from balancer.espnet.probe import outside_of, probe_of
 from balancer.loss_balancer import Balancer
 from balancer.reports.custom_scalars import write_layout
 
@@ -71,7 +71,7 @@ class BalancedGANTask(AbsTask):  # type: ignore[misc]
             balancer.probe = probe_of(net, probe)
         balanced = cls.balanced(model, balancer, losses)
         if outside_every is not None:
-            balanced.outside_ratio = outside_ratio_of(net, outside_every)
+            balanced.outside = outside_of(net, outside_every)
         return balanced
 
     @classmethod

@@ -10,6 +10,7 @@ from mini_recipe import CODECS, recipe
 
 from balancer import Balancer
 from balancer.espnet.codec import BalancedGANCodecModel, balanced_names
+from balancer.espnet.outside import OutsideWatch
 
 
 def build(codec, **changes):
@@ -120,6 +121,28 @@ def test_without_optional_losses():
     result, _ = turn(ours)
     assert balanced_names(model.codec) == ["reconstruct", "adv"]
     assert "mel_norm" not in result["stats"]
+
+
+def test_a_total_norm_that_leaves_no_say_is_warned_of_once(caplog):
+    """And one that does leave some is not, nor is it reported unless that is asked."""
+    for total_norm in (1e-3, 1000.0):
+        model = build("soundstream")
+        ours = BalancedGANCodecModel(model.codec, Balancer(total_norm=total_norm))
+        stats = [turn(ours)[0]["stats"] for _ in range(2)]
+        assert "outside_to_balanced" not in {**stats[0], **stats[1]}
+    (record,) = caplog.records
+    assert "balancer_conf.total_norm is 0.001" in record.getMessage()
+
+
+def test_the_sum_as_it_is_has_the_stat_and_no_warning(caplog):
+    weak = Balancer(balance_grads=False, weights={"reconstruct": 1e-6, "adv": 1e-6})
+    changes = dict.fromkeys(
+        ["use_feat_match_loss", "use_mel_loss", "use_dual_decoder"], False
+    )
+    ours = BalancedGANCodecModel(build("soundstream", **changes).codec, weak)
+    ours.outside = OutsideWatch(ours.codec, every=1)
+    assert turn(ours)[0]["stats"]["outside_to_balanced"] > 10
+    assert not caplog.records
 
 
 def test_refusals_and_warning(caplog):

@@ -10,8 +10,8 @@ import torch
 from balancer import Balancer
 from balancer.espnet.losses import balanced_names
 from balancer.espnet.model import net_of
+from balancer.espnet.outside import OutsideWatch
 from balancer.espnet.probe import probe_of
-from balancer.quantities import OutsideRatio
 
 
 @pytest.fixture(params=[*tiny_models.SPEECH, *tiny_models.SINGING])
@@ -80,7 +80,7 @@ def test_shares_and_stats(built):
     balancer = Balancer(weights=weights)
     balancer.probe = probe_of(net_of(model), {"every": 1})
     ours = balanced(model, balancer)
-    ours.outside_ratio = OutsideRatio(net_of(model).generator)
+    ours.outside = OutsideWatch(net_of(model), every=1)
     result, grads = turn(ours, batch)
     for name, weight in weights.items():
         share = result["stats"][f"{name}_share"].item()
