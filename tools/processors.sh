@@ -49,7 +49,7 @@ for setting in "${settings[@]}"; do
         run=(env "OMP_NUM_THREADS=$threads" OMP_WAIT_POLICY=PASSIVE)
         run+=("PYTHONHASHSEED=$seed")
         [ "$setting" = as-it-is ] || run+=("$setting")
-        run+=(python -m pytest -q -n "$cores" "--hypothesis-seed=$seed"
+        run+=(python -m pytest -q -n "$cores" --dist worksteal "--hypothesis-seed=$seed"
             --random-order "--random-order-seed=$seed" "$@")
         line=$(printf '%q ' "${run[@]}")
         echo "processors: $line"

@@ -33,5 +33,5 @@ echo "test: pytest"
 # One thread for each of the two workers: PyTorch's own threads would fight over the
 # cores, which costs several times the time. Hypothesis draws the same examples each
 # time, so that a commit passes or fails for what is in it; pytest alone draws new ones.
-OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} python -m pytest -n 2 --hypothesis-profile=ci \
-    test "$@"
+OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} python -m pytest -n 2 --dist worksteal \
+    --hypothesis-profile=ci test "$@"

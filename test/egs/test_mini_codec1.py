@@ -93,7 +93,7 @@ def test_all_stages_on_a_folder_of_recordings(tmp_path):
 
 def test_shares_are_on_target_from_the_first_steps(tmp_path):
     """With the averages, the interval and the weights that the recipe has."""
-    quick = "--max_epoch 4 --log_interval 1 --use_matplotlib false"
+    quick = "--max_epoch 3 --log_interval 1 --use_matplotlib false"
     result = run(
         *("--synthetic", "true", "--stop_stage", 2, "--data_dir", tmp_path / "data"),
         *("--exp_dir", tmp_path, "--tag", "shares", "--train_args", quick),
