@@ -117,7 +117,8 @@ def test_command_line_and_reports(data, tmp_path):
         )
     ]
     options = ["--balancer", "grad_norm", "--balancer_conf", "ema_decay=0.5"]
-    options += ["--balancer_conf", "epsilon=1e-9", "--ngpu", "0"]
+    options += ["--balancer_conf", "epsilon=1e-9", "--balancer_conf", "total_norm=1000"]
+    options += ["--ngpu", "0"]
     run = subprocess.run(
         [sys.executable, "-m", "balancer.bin.gan_codec_train", *options, *parts]
         + ["--config", f"{tmp_path}/c.yaml", "--output_dir", f"{tmp_path}/exp"],
