@@ -14,8 +14,7 @@ from balancer.espnet.losses import losses_of
 from balancer.espnet.turn import WatchedTurn
 
 ROOT = Path(__file__).parents[1]
-CODECS = ("soundstream", "encodec", "dac", "funcodec")
-MODELS = (*CODECS, "vits")
+MODELS = ("soundstream", "encodec", "dac", "funcodec", "vits")
 CHARACTERS = 15  # of text in a second of speech, about
 Batch = Dict[str, Tensor]
 

@@ -59,8 +59,8 @@ def measure(
         per_batch_item=of_recipe.per_batch_item,
         input_only=True,
     )
-    task, unused = task_of(kind_of(args)), inspector.balancer
-    measured = task.balanced(model, unused, losses).train()
+    task = task_of(kind_of(args))
+    measured = task.balanced(model, inspector.balancer, losses).train()
     device = next(net.parameters()).device
     generator = net.get_submodule("generator")
     for batch in batches:

@@ -67,7 +67,7 @@ class BalancedGANModel(AbsGANESPnetModel):  # type: ignore[misc]
             return result
         result, turn, losses, rest = self.watched_turn(*args, **batch)
         balanced, stats = self.balancer(losses, turn.outputs)
-        stats = {**stats, **self.outside(rest, balanced, stats, self.balancer)}
+        stats = {**stats, **self.outside(rest, balanced, self.balancer)}
         stats = force_gatherable(stats, rest.device)
         return {
             **result,

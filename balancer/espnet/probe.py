@@ -1,4 +1,4 @@
-"""What is measured of an ESPnet model beside the balancer, from a recipe's section."""
+"""The probe of an ESPnet model, from a recipe's section."""
 
 import difflib
 from typing import Any, List, Mapping, Optional
@@ -7,7 +7,6 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from balancer._scales.sections import read_section
-from balancer.espnet.outside import OutsideWatch
 from balancer.quantities.probe import GradientProbe
 
 # What makes the waveform, by the name that a generator of ESPnet's gives it: those of
@@ -34,24 +33,6 @@ def probe_of(net: nn.Module, section: Mapping[str, Any]) -> GradientProbe:
         )
     options = read_section(GradientProbe, section, "probe")
     return GradientProbe(_layer(net, options.pop("layer", None)), **options)
-
-
-def outside_of(net: nn.Module, every: Any) -> OutsideWatch:
-    """Return what `balancer_conf.outside_every` asks for.
-
-    Args:
-        net: a codec, TTS or singing module of ESPnet.
-        every: a number of generator turns.
-
-    Raises:
-        ValueError: it is not a whole number of at least 1.
-    """
-    if type(every) is not int or every < 1:
-        raise ValueError(
-            "balancer_conf.outside_every must be a whole number of at least 1, the "
-            f"turns from one measurement to the next, but is {every!r}"
-        )
-    return OutsideWatch(net, every)
 
 
 def _layer(net: nn.Module, name: Optional[str]) -> nn.Module:

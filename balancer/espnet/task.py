@@ -16,7 +16,8 @@ from balancer._norms.ranks import is_first_rank
 from balancer.espnet.codec import BalancedGANCodecModel
 from balancer.espnet.losses import read_losses
 from balancer.espnet.model import BalancedGANModel, net_of
-from balancer.espnet.probe import outside_of, probe_of
+from balancer.espnet.outside import OutsideWatch
+from balancer.espnet.probe import probe_of
 from balancer.loss_balancer import Balancer
 from balancer.reports.custom_scalars import write_layout
 
@@ -70,8 +71,7 @@ class BalancedGANTask(AbsTask):  # type: ignore[misc]
         if probe is not None:
             balancer.probe = probe_of(net, probe)
         balanced = cls.balanced(model, balancer, losses)
-        if outside_every is not None:
-            balanced.outside = outside_of(net, outside_every)
+        balanced.outside = OutsideWatch(net, outside_every)
         return balanced
 
     @classmethod

@@ -1,15 +1,16 @@
 """How hard the losses outside the balance pull beside the balanced ones."""
 
 import math
-from typing import Dict, List, Optional, Sequence
+from itertools import compress
+from typing import Dict, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from typeguard import typechecked
 
-from balancer._gradients.autograd import Gradients, explained
+from balancer._gradients.autograd import Gradients, loss_gradients
 from balancer._gradients.float16 import HIGHEST, STEP, divided
-from balancer._gradients.graph import is_float16
+from balancer._norms.items import item_norms
 
 KEY = "outside_to_balanced"
 
@@ -25,7 +26,8 @@ class OutsideRatio:
     codebook alone and few codes stay in use: raise `total_norm`. Next to 0 nothing
     holds the encoder to its codebook: lower it.
 
-    AudioCraft logs ∂r and ∂(r + b) for the same end, as ratio1 and ratio2.
+    AudioCraft logs the norms of r's and of both's gradient for the same end, as ratio1
+    and ratio2.
 
     Args:
         module: holds the parameters, as the whole generator does. Those that one kind
@@ -72,54 +74,53 @@ class OutsideRatio:
             RuntimeError: torch cannot walk the graph, as where it was freed.
         """
         if self._calls % self.every == 0:
-            norms = norms_where_all_reach([outside, balanced], self.module)
-            self._last = norms[0] / norms[1] if norms and norms[1] else math.nan
+            sums = {"outside": outside, "balanced": balanced}
+            norms = norms_where_all_reach(sums, self.module)
+            balanced_norm = norms.get("balanced", 0.0)
+            self._last = norms["outside"] / balanced_norm if balanced_norm else math.nan
         self._calls += 1
         return {KEY: self._last}
 
 
 def norms_where_all_reach(
-    losses: Sequence[Tensor], module: nn.Module
-) -> Optional[List[float]]:
+    losses: Mapping[str, Tensor], module: nn.Module
+) -> Dict[str, float]:
     """Return the norm of each loss's gradient in the parameters that all reach.
 
     Args:
-        losses: tensors of one element. Their graphs are kept.
+        losses: name → tensor of one element. Their graphs are kept. The one that
+            reaches fewest parameters comes best first: only these are asked for in the
+            walks of the others.
         module: holds the parameters.
 
     Returns:
-        A norm for each loss; None if no parameter is reached by all.
+        name → norm; nothing if no parameter is reached by all.
     """
     parameters = [p for p in module.parameters() if p.requires_grad]
-    if not parameters or not all(loss.requires_grad for loss in losses):
-        return None
-    found = [_gradients(loss, parameters) for loss in losses]
-    shared = [grads for grads in zip(*found) if all(grad is not None for grad in grads)]
-    if not shared:
-        return None
-    squares = [
-        torch.stack([grad.double().square().sum() for grad in of_loss]).sum()
-        for of_loss in zip(*shared)
-    ]
-    norms: List[float] = torch.stack(squares).sqrt().tolist()
-    return norms
+    found: Dict[str, Gradients] = {}
+    for name, loss in losses.items():
+        if not parameters or not loss.requires_grad:
+            return {}
+        grads = _gradients(name, loss, parameters)
+        reached = [grad is not None for grad in grads]
+        parameters = list(compress(parameters, reached))
+        found[name] = grads
+        found = {n: tuple(compress(grads, reached)) for n, grads in found.items()}
+    if not parameters:
+        return {}
+    norms = torch.cat([item_norms(grads, False) for grads in found.values()])
+    return dict(zip(found, norms.tolist()))
 
 
-def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> Gradients:
+def _gradients(name: str, loss: Tensor, parameters: Sequence[Tensor]) -> Gradients:
     """Return ∂loss/∂p for each parameter, None where the loss does not reach it.
 
-    Under float16 the loss is multiplied by as high a power of two as overflows nowhere.
+    A part of the graph may be float16, so the loss is multiplied by as high a power of
+    two as overflows nowhere. In wider numbers that changes nothing.
     """
-    for power in range(HIGHEST if is_float16([loss, *parameters]) else 0, -1, -STEP):
-        with explained("what the losses pull with cannot be measured"):
-            found = torch.autograd.grad(
-                loss,
-                parameters,
-                torch.full_like(loss, 2.0**power),
-                retain_graph=True,
-                allow_unused=True,
-            )
-        there = [grad for grad in found if grad is not None]
-        if power == 0 or all(bool(grad.isfinite().all()) for grad in there):
+    for power in range(HIGHEST, -1, -STEP):
+        grads = loss_gradients(name, loss, parameters, True, 2.0**power)
+        there = tuple(grad for grad in grads if grad is not None)
+        if not there or math.isfinite(item_norms(there, False).item()):
             break
-    return divided(found, power)
+    return divided(grads, power)

@@ -41,8 +41,9 @@ class Meeting(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            "In the parameters that losses outside the balance train too, those pull "
-            f"with {self.outside:.3g} and these with {self.unbalanced:.3g}."
+            "In the parameters that both train, the losses outside the balance pull "
+            f"with {self.outside:.3g}, and the sum of these unbalanced with "
+            f"{self.unbalanced:.3g}."
         )
 
 
@@ -124,7 +125,7 @@ class Inspection:
             yield f"WARNING: {warning}."
         if self.meeting:
             yield (
-                f"{self.meeting} Balanced, {how}, `total_norm: "
+                f"{self.meeting} Balanced {how}, `total_norm: "
                 f"{self.meeting.total_norm:.3g}` keeps that."
             )
 

@@ -110,6 +110,7 @@ class LossInspector:
                 "`outside` and `module` go together: the losses that are not balanced, "
                 "and the network whose parameters they train"
             )
+        weights = self._weights_of(list(losses))
         plain, stats = self.balancer(losses, input)
         if not losses_of(stats):
             raise ValueError(
@@ -117,15 +118,19 @@ class LossInspector:
                 "torch.no_grad() and torch.inference_mode()"
             )
         if outside is not None and module is not None:
-            self._meet(plain, outside, module)
+            self._meet(plain, weights, outside, module)
         self._stats.append(dict(stats))
         self._names.update(dict.fromkeys(losses))
 
     def _meet(
-        self, plain: Mapping[str, Tensor], outside: Tensor, module: nn.Module
+        self,
+        plain: Mapping[str, Tensor],
+        weights: Mapping[str, float],
+        outside: Tensor,
+        module: nn.Module,
     ) -> None:
         """Measure where the losses meet those outside: these, plain, and balanced."""
-        targets = _parts(self._weights_of(list(plain)))
+        targets = _parts(weights)
         norms = {name: self.balancer.metrics[f"{name}_norm"] for name in plain}
         balanced = [
             targets[name] / norm * plain[name]
@@ -133,8 +138,10 @@ class LossInspector:
             if 0 < norm < math.inf
         ]
         if balanced:
-            sums: List[Any] = [outside, sum(plain.values()), sum(balanced)]
-            self._meetings += filter(None, [norms_where_all_reach(sums, module)])
+            sums: Any = {"outside": outside, "unbalanced": sum(plain.values())}
+            sums["balanced"] = sum(balanced)
+            found = norms_where_all_reach(sums, module)
+            self._meetings += [list(found.values())] if found else []
 
     def _weights_of(self, names: Sequence[str]) -> Dict[str, float]:
         """Return the weights that were given, at the end of their ramps, or equal ones.

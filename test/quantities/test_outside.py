@@ -89,7 +89,18 @@ def test_nan_where_nothing_meets():
         assert math.isnan(OutsideRatio(net)(outside, balanced)["outside_to_balanced"])
 
 
-def test_small_and_large_gradients_under_float16():
+def test_hooks_of_parameters_do_not_see_the_measurement():
+    net, x = Net(), torch.ones(2, 6, dtype=torch.float64)
+    seen = []
+    net.encoder.weight.register_hook(seen.append)
+    y, commit = net(x)
+    OutsideRatio(net)(commit, y.sum())
+    assert not seen
+    commit.backward()
+    assert len(seen) == 1
+
+
+def test_small_and_large_gradients_in_float16():
     """Neither a gradient that float16 rounds to zero nor one that overflows it."""
     x = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
     found = []
@@ -97,8 +108,8 @@ def test_small_and_large_gradients_under_float16():
         net = Net(torch.float32)
         with torch.autocast("cpu", torch.float16, enabled=enabled):
             y, commit = net(x)
-            balanced = 3e4 * y.float().square().mean()
-            ratio = OutsideRatio(net)(1e-7 * commit.float(), balanced)
+        balanced = 3e4 * y.float().square().mean()
+        ratio = OutsideRatio(net)(1e-7 * commit.float(), balanced)
         found.append(ratio["outside_to_balanced"])
     assert found[1] == pytest.approx(found[0], rel=0.02)
 

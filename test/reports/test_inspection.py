@@ -129,6 +129,10 @@ def test_meetings_are_geometric_means_and_may_be_missing():
     assert inspector.inspection().meeting is None
     with pytest.raises(ValueError, match="`outside` and `module` go together"):
         inspector(losses, y, outside=y.sum())
+    inspector = LossInspector(weights={"mel": 1.0})
+    with pytest.raises(ValueError, match="'adv' has no weight"):
+        inspector(losses, y, outside=outside, module=net)
+    assert inspector.balancer.state_dict()["calls"] == 0
 
 
 def test_a_loss_that_comes_later_is_averaged_over_its_own_batches():
