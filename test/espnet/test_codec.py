@@ -123,15 +123,25 @@ def test_without_optional_losses():
     assert "mel_norm" not in result["stats"]
 
 
-def test_a_total_norm_that_leaves_no_say_is_warned_of_once(caplog):
-    """And one that does leave some is not, nor is it reported unless that is asked."""
-    for total_norm in (1e-3, 1000.0):
-        model = build("soundstream")
-        ours = BalancedGANCodecModel(model.codec, Balancer(total_norm=total_norm))
-        stats = [turn(ours)[0]["stats"] for _ in range(2)]
-        assert "outside_to_balanced" not in {**stats[0], **stats[1]}
-    (record,) = caplog.records
-    assert "balancer_conf.total_norm is 0.001" in record.getMessage()
+@pytest.mark.parametrize(
+    "total_norm, outside, warnings",
+    [
+        (1e-3, 1.0, 1),
+        (1000.0, 1.0, 0),
+        (1000.0, 1e9, 0),  # they rule the unbalanced losses too
+        (1e-3, 1e-9, 0),  # they rule nothing
+    ],
+)
+def test_a_total_norm_that_leaves_no_say_is_warned_of_once(
+    total_norm, outside, warnings, caplog
+):
+    model = build("soundstream", lambda_commit=outside, lambda_quantization=outside)
+    ours = BalancedGANCodecModel(model.codec, Balancer(total_norm=total_norm))
+    stats = [turn(ours)[0]["stats"] for _ in range(2)]
+    assert "outside_to_balanced" not in {**stats[0], **stats[1]}
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warnings
+    assert all("balancer_conf.total_norm is 0.001" in message for message in said)
 
 
 def test_the_sum_as_it_is_has_the_stat_and_no_warning(caplog):

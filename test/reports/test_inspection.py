@@ -121,6 +121,8 @@ def test_meetings_are_geometric_means_and_may_be_missing():
         net, losses, y, outside = meeting_batch(seed)
         inspector(losses, y, outside=outside, module=net)
         ratios.append(norm_in_encoder(net, outside))
+    net, losses, y, outside = meeting_batch(3)
+    inspector(losses, y, outside=0 * outside, module=net)  # tells no ratio
     product = ratios[0] * ratios[1] * ratios[2]
     assert inspector.inspection().meeting.outside**3 == pytest.approx(product)
     net, losses, y, _ = meeting_batch(0)
