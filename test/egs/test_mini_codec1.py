@@ -96,6 +96,10 @@ def test_shares_are_on_target_from_the_first_steps(tmp_path):
 
     A call that holds its averages repeats the shares of the last one that measured, so
     those of measuring calls count, each once.
+
+    Another processor rounds otherwise, which by the tenth step is another training. On
+    those tried the mean is 0.021 at most. On the same norms `average: ema` with any
+    decay from 0.9 to 0.999 gives about 0.10 for each loss but `reconstruct`.
     """
     quick = "--max_epoch 5 --log_interval 1 --use_matplotlib false"
     result = run(
@@ -109,7 +113,7 @@ def test_shares_are_on_target_from_the_first_steps(tmp_path):
     assert len(measured) > 20
     for name, shares in trained.of("share").items():
         off = [abs(shares[i] - targets[name][i]) for i in measured]
-        assert np.mean(off) <= 0.02, name
+        assert np.mean(off) <= 0.03, name
 
 
 def test_two_processes(tmp_path):
