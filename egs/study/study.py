@@ -168,10 +168,18 @@ def _processes(jobs: int) -> Tuple[ProcessPoolExecutor, Any]:
 
 
 def commit() -> str:
-    """Return which commit of the package trains, "" outside a checkout."""
-    command = ["git", "describe", "--always", "--dirty"]
-    answer = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
-    return answer.stdout.strip()
+    """Return which commit of the package trains, "" outside a checkout.
+
+    It is "-dirty" if code differs from it: the results differ as soon as one has come.
+    """
+
+    def git(*args: str) -> str:
+        command = ["git", *args]
+        answer = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+        return answer.stdout.strip()
+
+    changed = git("diff", "--name-only", "HEAD", "--", ":/*.py")
+    return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
 
 
 def _keep(task: Any, run: plan.Run, results: Results, bar: Any) -> bool:
