@@ -191,21 +191,29 @@ def _run(
 
 
 def _question_1() -> Iterator[Run]:
-    for name, way in WAYS.items():
+    yield from _undrawn(MAIN)
+    yield from _draws("sum", range(DRAWS), 1)
+    yield from _draws("ours", range(3), 1)
+    yield from _undrawn([name for name in WAYS if name not in MAIN])
+    for name in ("uncertainty weighting", "GradNorm"):
+        yield from _draws(name, range(4), 1)
+        yield from _draws(name, range(4, DRAWS), 2)
+    for name in ("ESPnet's balancer", "AudioCraft's balancer"):
+        yield from _draws(name, range(3), 3)
+
+
+def _undrawn(names: Sequence[str]) -> Iterator[Run]:
+    for name in names:
         questions = [1, 2, 3, 4, 5] if name == "ours" else [1, 2, 3, 4]
         for seed in SEEDS if name in MAIN else SEEDS[:3]:
-            yield _run(name, way, (1, 2, 2, 4, 4)[seed], questions, seed)
-    for number in range(DRAWS):
-        sums = drawn("sum", number)
-        scaled = draw(number)
-        yield _run(sums, WAYS["sum, factors 1"], 1, [1], scaled=scaled)
-        for name in ("uncertainty weighting", "GradNorm"):
-            wave = 1 if number < 4 else 2
-            yield _run(drawn(name, number), WAYS[name], wave, [1], scaled=scaled)
-        for name in ("ours", "ESPnet's balancer", "AudioCraft's balancer"):
-            if number < 3:
-                wave = 1 if name == "ours" else 3
-                yield _run(drawn(name, number), WAYS[name], wave, [1], scaled=scaled)
+            wave = (1, 2, 2, 4, 4)[seed]
+            yield _run(name, WAYS[name], wave, questions, seed)
+
+
+def _draws(name: str, numbers: Sequence[int], wave: int) -> Iterator[Run]:
+    way = WAYS["sum, factors 1" if name == "sum" else name]
+    for number in numbers:
+        yield _run(drawn(name, number), way, wave, [1], scaled=draw(number))
 
 
 def _question_2() -> Iterator[Run]:
