@@ -39,22 +39,23 @@ def add_legend(figure: Any, ax: Any, columns: int, room: float) -> None:
 
 
 def untuned(values: Values) -> Any:
-    """Question 1: quantiles over draws of the losses' scales."""
+    """Question 1: quantiles over draws; a line for what draws do not change."""
     figure, axes = panels(values)
     for ax, score in axes:
         for title, color in COLORS.items():
             found = np.array(sorted(values.untuned(title, score)))
-            if not SCORES[score][2]:
-                found = found[::-1]
             if len(found) == 0:
                 continue
-            quantiles = (np.arange(len(found)) + 0.5) / len(found)
-            width = 2.2 if title == "ours" else 1.2
-            ax.plot(
-                *(quantiles, found, "o-"),
-                **{"color": color, "ms": 3, "lw": width, "label": title},
-            )
-        ax.set(title=heading(score), xlabel="share of trainings", xlim=(0, 1))
+            style = {"color": color, "lw": 2.2 if title == "ours" else 1.2}
+            if values.is_drawn(title):
+                worst_first = found if SCORES[score][2] else found[::-1]
+                quantiles = (np.arange(len(found)) + 0.5) / len(found)
+                ax.plot(quantiles, worst_first, "o-", ms=3, label=title, **style)
+            else:
+                ax.axhline(float(np.median(found)), label=title, **style)
+                ax.axhspan(found[0], found[-1], color=color, alpha=0.15, lw=0)
+        ax.set(title=heading(score), xlim=(0, 1))
+        ax.set_xlabel("draws of the losses' scales, worst to best", fontsize=8)
         ax.title.set_fontsize(9)
     add_legend(figure, axes[0][0], len(DRAWN), 0.08)
     return figure

@@ -60,6 +60,10 @@ class Values:
         found = list(self.draws(way, score).values())
         return found + list(self.scores(plain, score).values() if plain else [])
 
+    def is_drawn(self, title: str) -> bool:
+        """Return whether the losses' scales change what a way comes to."""
+        return DRAWN[title][1] is None
+
     def counts(self, question: int) -> Dict[str, int]:
         """Return how many trainings a question has, and is to have."""
         keys = [run.key for run in self.runs if question in run.questions]
