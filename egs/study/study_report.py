@@ -58,8 +58,11 @@ def section(values: Values, number: int, answer: Any, images: Path) -> Sequence[
     """Return what a question's section says, below its title."""
     counts = values.counts(number)
     more = f"`python study.py train --question {number}`"
-    if not counts["there"]:
-        return [f"Not trained yet, 0 of {counts['all']} trainings: {more}."]
+    if not counts["own"]:
+        return [
+            f"Not trained yet: {counts['there']} of {counts['all']} trainings are "
+            f"there, which other questions need too; {more}."
+        ]
     parts = []
     if counts["there"] < counts["all"]:
         parts.append(

@@ -65,9 +65,11 @@ class Values:
         return DRAWN[title][1] is None
 
     def counts(self, question: int) -> Dict[str, int]:
-        """Return how many trainings a question has, and is to have."""
-        keys = [run.key for run in self.runs if question in run.questions]
-        return {"there": sum(key in self.results for key in keys), "all": len(keys)}
+        """Return how many trainings a question has, of them of its own, and needs."""
+        runs = [run for run in self.runs if question in run.questions]
+        there = [run for run in runs if run.key in self.results]
+        own = [run for run in there if list(run.questions) == [question]]
+        return {"there": len(there), "own": len(own), "all": len(runs)}
 
     def score_names(self) -> List[str]:
         """Return the scores that any result has, in order."""
