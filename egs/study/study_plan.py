@@ -195,10 +195,10 @@ def _question_1() -> Iterator[Run]:
     yield from _draws("sum", range(DRAWS), 1)
     yield from _draws("ours", range(1), 1)
     yield from _undrawn([name for name in WAYS if name not in MAIN])
-    yield from _draws("ours", range(1, 3), 1)
     for name in ("uncertainty weighting", "GradNorm"):
         yield from _draws(name, range(4), 1)
         yield from _draws(name, range(4, DRAWS), 2)
+    yield from _draws("ours", range(1, 3), 1)
     for name in ("ESPnet's balancer", "AudioCraft's balancer"):
         yield from _draws(name, range(3), 3)
 
