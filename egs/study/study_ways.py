@@ -160,9 +160,10 @@ class GradNorm(Way):
         for name, grad in grads.items():
             (at_layer,) = torch.autograd.grad(y, self.layer, grad, retain_graph=True)
             raw[name] = float(at_layer.norm())
-        for name, slope in self.slopes(losses, raw).items():
-            self.weights[name].grad = torch.tensor(slope)
-        return as_loss({n: self.scales[n] * g for n, g in grads.items()}, y)
+        # Zero, with the slopes for its gradient: zero_grad comes after this.
+        slopes = self.slopes(losses, raw)
+        pull = sum(s * (self.weights[n] - self.scales[n]) for n, s in slopes.items())
+        return as_loss({n: self.scales[n] * g for n, g in grads.items()}, y) + pull
 
     def slopes(self, losses: Losses, raw: Mapping[str, float]) -> Dict[str, float]:
         """Return the gradient of Σ_i |G_i − Ḡ r_i^α| in each w_i.

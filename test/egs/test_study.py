@@ -22,6 +22,7 @@ import study_plan as plan  # noqa: E402
 from study_report import section  # noqa: E402
 from study_results import Results  # noqa: E402
 from study_statistics import paired  # noqa: E402
+from study_train import Training  # noqa: E402
 from study_values import Values  # noqa: E402
 from study_ways import Audiocraft, Espnet, GradNorm, Uncertainty, make_way  # noqa: E402
 
@@ -165,7 +166,9 @@ def test_gradnorms_slopes_are_those_of_its_loss():
         first = {
             name: way.first.get(name, float(x.detach())) for name, x in losses.items()
         }
-        way(losses, y).backward(retain_graph=True)
+        total = way(losses, y)
+        torch.optim.SGD(way.learned).zero_grad()  # as trainers do before the backward
+        total.backward(retain_graph=True)
         assert sum(way.scales.values()) == pytest.approx(2)
         weights = torch.tensor(list(way.scales.values()), requires_grad=True).double()
         norms = torch.stack(
@@ -178,10 +181,20 @@ def test_gradnorms_slopes_are_those_of_its_loss():
         rates = torch.stack([loss.detach() / first[n] for n, loss in losses.items()])
         target = each.mean() * (rates / rates.mean()) ** 1.5
         (slopes,) = torch.autograd.grad((each - target.detach()).abs().sum(), weights)
-        found = torch.stack([way.weights[name].grad for name in NAMES]).double()
+        found = torch.stack([weight.grad for weight in way.learned]).double()
         torch.testing.assert_close(found, slopes, rtol=1e-5, atol=0)
         with torch.no_grad():
             way.weights["adv"] -= 0.3
+
+
+@pytest.mark.parametrize("name", ["GradNorm", "uncertainty weighting"])
+def test_what_a_way_learns_is_learned_in_a_training(name):
+    (run,) = (x for x in plan.runs() if x.key == plan.key_of(name, 0))
+    setting = {"segment": 1984, "batch": 2, "adversarial_from": 0}
+    training = Training({**run.config, "setting": setting}, [torch.randn(9000)])
+    before = [float(weight.detach()) for weight in training.way.learned]
+    training.turns(0, False)
+    assert all(x.detach() != was for x, was in zip(training.way.learned, before))
 
 
 def test_uncertainty_weighting_scales_as_it_says():
