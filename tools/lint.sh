@@ -10,7 +10,7 @@ has_linters() {
 import sys
 from importlib.metadata import version
 
-pins = dict(line.strip().split("==") for line in open(sys.argv[1]) if "==" in line)
+pins = dict(line.strip().partition("==")[::2] for line in open(sys.argv[1]))
 sys.exit(any(version(name) != pins[name] for name in ("black", "flake8", "isort")))
 PYTHON
 }

@@ -191,6 +191,7 @@ def _run(
 
 
 def _question_1() -> Iterator[Run]:
+    # Within a wave in this order: what the answer needs first comes first.
     yield from _undrawn(MAIN)
     yield from _draws("sum", range(DRAWS), 1)
     yield from _draws("ours", range(1), 1)

@@ -65,7 +65,7 @@ class Values:
         return DRAWN[title][1] is None
 
     def counts(self, question: int) -> Dict[str, int]:
-        """Return how many trainings a question has, of them of its own, and needs."""
+        """Return how many trainings of a question are there, its own, and planned."""
         runs = [run for run in self.runs if question in run.questions]
         there = [run for run in runs if run.key in self.results]
         own = [run for run in there if list(run.questions) == [question]]

@@ -102,6 +102,24 @@ def test_plan_is_stable_and_reads_back_from_json():
     assert plan.searched()[0] == plan.PLAIN
 
 
+def test_only_code_makes_a_results_commit_dirty(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
+
+    for name in ("code.py", "results.jsonl"):
+        (tmp_path / name).write_text("")
+    git("init")
+    git("add", ".")
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    git(*author, "commit", "--message", "first")
+    monkeypatch.setattr(study, "HERE", tmp_path)
+    (tmp_path / "results.jsonl").write_text("{}")
+    clean = study.commit()
+    assert clean and not clean.endswith("-dirty")
+    (tmp_path / "code.py").write_text("changed = True")
+    assert study.commit() == f"{clean}-dirty"
+
+
 def test_every_option_of_the_plan_is_one_of_the_balancers():
     for options in plan.OPTIONS.values():
         make_way(plan.ours(**options), NAMES)
