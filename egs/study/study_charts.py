@@ -66,7 +66,7 @@ def carried_over(values: Values) -> Any:
     settings = {"base": "", **{name: name for name in plan.SETTINGS}}
     figure, axes = panels(values, height=4.2)
     for i, (ax, score) in enumerate(axes):
-        for way, color, shift in zip(plan.MAIN[::2], ("C0", "C7"), (0.12, -0.12)):
+        for way, color, shift in zip(plan.IN_SETTINGS[:2], ("C0", "C7"), (0.12, -0.12)):
             for row, setting in enumerate(settings.values()):
                 found = values.scores(plan.in_setting(way, setting), score)
                 ys = [-row + shift] * len(found)

@@ -1,15 +1,15 @@
 """The tables of RESULTS.md, a function for each question."""
 
 import math
-from typing import Dict, List, Mapping, Sequence
+from typing import Dict, Mapping, Sequence
 
 import numpy as np
 import study_plan as plan
+from study_cells import MISSING, difference, headings, mean, number, table, versus
 from study_score import SCORES
-from study_statistics import Difference, paired, rank_correlation, wilson
-from study_values import DRAWN, SUMS, Values, better
+from study_statistics import Difference, paired, rank_correlation
+from study_values import DRAWN, SUMS, Values
 
-MISSING = "–"
 # What draws do not change, and the drawn ways that it is held against.
 AGAINST = [
     ("ours", SUMS),
@@ -20,45 +20,6 @@ AGAINST = [
     ("ours", "uncertainty weighting"),
     ("ours", "GradNorm"),
 ]
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def number(value: float, score: str, sign: bool = False) -> str:
-    """Return a value with the digits of its score."""
-    if math.isnan(value):
-        return MISSING
-    digits = SCORES[score][1]
-    value = round(value, digits) + 0.0  # of −0 that makes 0
-    return f"{value:{'+' if sign else ''}.{digits}f}"
-
-
-def mean(values: Sequence[float], score: str) -> str:
-    """Return a mean, of several values with their standard deviation."""
-    if not values:
-        return MISSING
-    text = number(float(np.mean(values)), score)
-    if len(values) > 1:
-        text += f" ± {number(float(np.std(values, ddof=1)), score)}"
-    return text
-
-
-def difference(found: Difference, score: str) -> str:
-    """Return a mean difference and its interval, bold where that leaves out zero."""
-    text = number(found.mean, score, sign=True)
-    if math.isnan(found.low):
-        return text
-    low, high = (number(x, score, sign=True) for x in (found.low, found.high))
-    return f"**{text}** [{low}, {high}]" if found.is_seen else f"{text} [{low}, {high}]"
-
-
-def headings(scores: Sequence[str]) -> List[str]:
-    """Return the headings of scores."""
-    return [SCORES[score][0] for score in scores]
 
 
 def differences(values: Values, pairs: Mapping[str, Sequence[str]], title: str) -> str:
@@ -119,18 +80,9 @@ def _against_draws(values: Values, scores: Sequence[str]) -> str:
     for one, other in AGAINST:
         row = [one, other]
         for score in scores:
-            base = values.scores(one, score).get(0)
-            drawn = values.draws(other, score)
-            if base is None or not drawn:
-                row.append(MISSING)
-                continue
-            wins = sum(better(score, base, x) for x in drawn.values())
-            low, high = wilson(wins, len(drawn))
-            apart = paired(dict.fromkeys(drawn, base), drawn)
-            row.append(
-                f"better than {wins} of {len(drawn)} [{low:.0%}, {high:.0%}], by "
-                f"{difference(apart, score)}"
-            )
+            base, drawn = values.scores(one, score), values.draws(other, score)
+            same = dict.fromkeys(drawn, base[0]) if 0 in base else {}
+            row.append(versus(same, drawn, score))
         rows.append(row)
     return table(["way", "against", *headings(scores)], rows)
 
@@ -156,7 +108,7 @@ def _same_training(values: Values, scores: Sequence[str]) -> str:
 def best_of_setting(values: Values, setting: str, score: str) -> float:
     """Return the best mean of a score among the ways trained in a setting."""
     means = []
-    for way in (*plan.MAIN, "sum, l1 10"):
+    for way in plan.IN_SETTINGS:
         found = values.scores(plan.in_setting(way, setting), score)
         if found:
             means.append(float(np.mean(list(found.values()))))
@@ -172,16 +124,18 @@ def carried_over(values: Values) -> str:
         "Weights of ours and factors of a sum that match them in the base setting, "
         "carried into other settings. Ours minus the sum, by seed:"
     ]
-    ours, matched = plan.MAIN[0], plan.MAIN[2]
+    ours, matched = plan.IN_SETTINGS[:2]
     settings = {"base": "", **{name: name for name in plan.SETTINGS}}
     pairs = {
         title: [plan.in_setting(way, setting) for way in (ours, matched)]
         for title, setting in settings.items()
     }
     parts.append(differences(values, pairs, "setting"))
+    parts.append("Over the changed settings, a pair of seed 0 each:")
+    parts.append(_over_settings(values, scores))
     parts.append(
-        "What each loses to the best of its setting, of ours, the sums with matched "
-        "factors, with factors 1, and with l1 10, means over seeds:"
+        "What each loses to the best of its setting, of those above that are trained "
+        "there, means over seeds:"
     )
     rows = []
     for title, setting in settings.items():
@@ -198,6 +152,17 @@ def carried_over(values: Values) -> str:
         head += [f"{heading}: ours", "sum"]
     parts.append(table(head, rows))
     return "\n\n".join(parts)
+
+
+def _over_settings(values: Values, scores: Sequence[str]) -> str:
+    rows = []
+    for way in plan.IN_SETTINGS[1:]:
+        cells = (
+            versus(values.by_setting("ours", s), values.by_setting(way, s), s)
+            for s in scores
+        )
+        rows.append([way, *cells])
+    return table(["ours against", *headings(scores)], rows)
 
 
 def weights(values: Values) -> str:
@@ -259,11 +224,14 @@ def _correlations(values: Values) -> str:
 
 def _published(values: Values) -> str:
     scores, rows = values.score_names(), []
+    conditions = {"for comparison, ours": "ours"}
     for name, factors in plan.PUBLISHED.items():
-        result = values.of(f"published, {name}").get(0)
         text = ", ".join(f"{n} {x:g}" for n, x in factors.items() if x)
+        conditions[f"{name}: {text}"] = f"published, {name}"
+    for title, condition in conditions.items():
+        result = values.of(condition).get(0)
         for when in ("early", "late"):
-            row = [f"{name}: {text}", when]
+            row = [title, when]
             if result is None:
                 rows.append([*row, *[MISSING] * (len(plan.LOSSES) + len(scores))])
                 continue

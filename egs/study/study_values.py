@@ -54,6 +54,15 @@ class Values:
                 found[number] = value
         return found
 
+    def by_setting(self, way: str, score: str) -> Dict[int, float]:
+        """Return number of a changed setting → score there, of seed 0."""
+        found = {}
+        for number, setting in enumerate(plan.SETTINGS):
+            scores = self.scores(plan.in_setting(way, setting), score)
+            if 0 in scores:
+                found[number] = scores[0]
+        return found
+
     def untuned(self, title: str, score: str) -> List[float]:
         """Return all that a way comes to, whatever the losses' scales and the seed."""
         way, plain = DRAWN[title]

@@ -19,6 +19,7 @@ sys.path.append(str(STUDY))
 import study  # noqa: E402
 import study_data  # noqa: E402
 import study_plan as plan  # noqa: E402
+from study_cells import versus  # noqa: E402
 from study_report import section  # noqa: E402
 from study_results import Results  # noqa: E402
 from study_statistics import paired  # noqa: E402
@@ -233,6 +234,32 @@ def test_a_paired_interval_of_three_seeds():
     # Differences 1, 2, 3; t of two degrees of freedom is 4.303.
     assert found.mean == 2 and found.pairs == 3 and not found.is_seen
     assert found.high == pytest.approx(2 + 4.3027 / math.sqrt(3), abs=1e-4)
+
+
+def test_settings_are_pairs_where_both_ways_are_trained():
+    def result(key, snr, stft):
+        (run,) = (run for run in plan.runs() if run.key == key)
+        return {"config": run.config, "scores": {"snr": snr, "mr_stft": stft}}
+
+    keys = [
+        plan.key_of(plan.in_setting(way, setting), 0)
+        for setting in ("batch 4", "music", "Spanish")
+        for way in plan.IN_SETTINGS[:2]
+    ]
+    scores = [(5, 2), (3, 1), (7, 2), (4, 3), (9, 1)]  # one way alone in Spanish
+    results = {key: result(key, *pair) for key, pair in zip(keys, scores)}
+    ways = plan.IN_SETTINGS[:2]
+
+    def found(score):
+        values = Values(plan.runs(), results)
+        return versus(*(values.by_setting(way, score) for way in ways), score)
+
+    assert found("snr").startswith("better in 2 of 2 [")
+    assert "by +2.50 [" in found("snr")
+    assert found("mr_stft").startswith("better in 1 of 2 [")  # less is better
+    assert "by +0.000 [" in found("mr_stft")
+    results.clear()
+    assert found("snr") == "–"
 
 
 def test_a_debian_package_becomes_recordings(tmp_path, monkeypatch):
