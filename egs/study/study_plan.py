@@ -223,16 +223,15 @@ def _draws(name: str, numbers: Sequence[int], wave: int) -> Iterator[Run]:
 
 def _question_2() -> Iterator[Run]:
     for setting, changes in SETTINGS.items():
-        costly = setting in COSTLY
-        for seed in SEEDS[:1] if costly else SEEDS[:3]:
-            wave = 4 if seed or costly else 1
+        for seed in SEEDS[:1] if setting in COSTLY else SEEDS[:3]:
+            wave = 4 if seed else 1
             for name in IN_SETTINGS[:2]:
                 full = in_setting(name, setting)
                 yield _run(full, WAYS[name], wave, [2], seed, **changes)
     # The others come later, and with one seed.
     for setting, changes in SETTINGS.items():
         for name in IN_SETTINGS[2:]:
-            wave = 4 if setting in COSTLY else 2
+            wave = 3 if setting in COSTLY else 2
             full = in_setting(name, setting)
             yield _run(full, WAYS[name], wave, [2], **changes)
 
