@@ -1,7 +1,7 @@
 """The charts of RESULTS.md, a function for each question; None where nothing is."""
 
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -62,21 +62,35 @@ def untuned(values: Values) -> Any:
 
 
 def carried_over(values: Values) -> Any:
-    """Question 2: ours and the matched sum, a row a setting."""
+    """Question 2: ours minus the matched sum, a row a setting."""
     settings = {"base": "", **{name: name for name in plan.SETTINGS}}
+    pairs = {
+        title: [plan.in_setting(way, setting) for way in plan.IN_SETTINGS[:2]]
+        for title, setting in settings.items()
+    }
+    return differences(values, pairs, "ours minus the sum")
+
+
+def differences(values: Values, pairs: Mapping[str, Sequence[str]], title: str) -> Any:
+    """Return mean differences with their intervals: row → the two conditions."""
     figure, axes = panels(values, height=4.2)
     for i, (ax, score) in enumerate(axes):
-        for way, color, shift in zip(plan.IN_SETTINGS[:2], ("C0", "C7"), (0.12, -0.12)):
-            for row, setting in enumerate(settings.values()):
-                found = values.scores(plan.in_setting(way, setting), score)
-                ys = [-row + shift] * len(found)
-                ax.plot(list(found.values()), ys, "o", color=color, ms=4, alpha=0.7)
-            ax.plot([], [], "o", color=color, label=way)
-        names = list(settings) if i == 0 else [""] * len(settings)
-        ax.set_yticks([-row for row in range(len(settings))], names, fontsize=8)
-        ax.set_title(heading(score), fontsize=9)
+        for row, (one, other) in enumerate(pairs.values()):
+            found = paired(values.scores(one, score), values.scores(other, score))
+            if not found.pairs:
+                continue
+            ax.plot([found.mean], [-row], "o", color="C0")
+            if found.pairs > 1:
+                ax.plot([found.low, found.high], [-row, -row], color="C0", lw=1.5)
+        ax.axvline(0, color="gray", lw=0.8)
+        labels = list(pairs) if i == 0 else [""] * len(pairs)
+        ax.set_yticks([-row for row in range(len(pairs))], labels, fontsize=8)
+        ax.set_ylim(0.5 - len(pairs), 0.5)
+        side = "right" if SCORES[score][2] else "left"
+        ax.set_xlabel(f"{title}; better to the {side}", fontsize=8)
+        ax.set_title(SCORES[score][0], fontsize=9)
         ax.grid(axis="y", alpha=0.3)
-    add_legend(figure, axes[0][0], 2, 0.06)
+    figure.tight_layout()
     return figure
 
 
@@ -126,24 +140,10 @@ def longer(values: Values) -> Any:
 
 
 def options(values: Values) -> Any:
-    """Question 5: each option minus the base, with its interval."""
+    """Question 5: each option minus the base."""
     names = [*plan.OPTIONS, plan.NO_WARM_UP]
-    figure, axes = panels(values, height=4.2)
-    for i, (ax, score) in enumerate(axes):
-        base = values.scores("ours", score)
-        for row, name in enumerate(names):
-            found = paired(values.scores(name, score), base)
-            if not found.pairs:
-                continue
-            ax.plot([found.mean], [-row], "o", color="C0")
-            if found.pairs > 1:
-                ax.plot([found.low, found.high], [-row, -row], color="C0", lw=1.5)
-        ax.axvline(0, color="gray", lw=0.8)
-        labels = names if i == 0 else [""] * len(names)
-        ax.set_yticks([-row for row in range(len(names))], labels, fontsize=8)
-        ax.set_title(f"{SCORES[score][0]}, minus the base's", fontsize=9)
-    figure.tight_layout()
-    return figure
+    pairs = {name: (name, "ours") for name in names}
+    return differences(values, pairs, "minus the base")
 
 
 def save(figure: Any, path: Path) -> None:
