@@ -8,7 +8,7 @@ import numpy as np
 import study_plan as plan
 from study_score import SCORES
 from study_statistics import paired
-from study_tables import shares_of
+from study_tables import SETTINGS, shares_of
 from study_values import DRAWN, Values
 
 matplotlib.use("Agg")
@@ -63,10 +63,9 @@ def untuned(values: Values) -> Any:
 
 def carried_over(values: Values) -> Any:
     """Question 2: ours minus the matched sum, a row a setting."""
-    settings = {"base": "", **{name: name for name in plan.SETTINGS}}
     pairs = {
         title: [plan.in_setting(way, setting) for way in plan.IN_SETTINGS[:2]]
-        for title, setting in settings.items()
+        for title, setting in SETTINGS.items()
     }
     return differences(values, pairs, "ours minus the sum")
 

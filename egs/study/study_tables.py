@@ -1,7 +1,7 @@
 """The tables of RESULTS.md, a function for each question."""
 
 import math
-from typing import Dict, Mapping, Sequence
+from typing import Dict, List, Mapping, Sequence
 
 import numpy as np
 import study_plan as plan
@@ -10,6 +10,8 @@ from study_score import SCORES
 from study_statistics import Difference, paired, rank_correlation
 from study_values import DRAWN, SUMS, Values
 
+# Titles of the second question's rows.
+SETTINGS = {"base": "", **{name: name for name in plan.SETTINGS}}
 # What draws do not change, and the drawn ways that it is held against.
 AGAINST = [
     ("ours", SUMS),
@@ -124,11 +126,9 @@ def carried_over(values: Values) -> str:
         "Weights of ours and factors of a sum that match them in the base setting, "
         "carried into other settings. Ours minus the sum, by seed:"
     ]
-    ours, matched = plan.IN_SETTINGS[:2]
-    settings = {"base": "", **{name: name for name in plan.SETTINGS}}
     pairs = {
-        title: [plan.in_setting(way, setting) for way in (ours, matched)]
-        for title, setting in settings.items()
+        title: [plan.in_setting(way, setting) for way in plan.IN_SETTINGS[:2]]
+        for title, setting in SETTINGS.items()
     }
     parts.append(differences(values, pairs, "setting"))
     parts.append("Over the changed settings, a pair of seed 0 each:")
@@ -137,21 +137,48 @@ def carried_over(values: Values) -> str:
         "What each loses to the best of its setting, of those above that are trained "
         "there, means over seeds:"
     )
+    parts.append(_lost(values, scores))
+    parts.append(
+        "Each loss's share of the gradient at the output in the last tenth of the "
+        "steps, of seed 0:"
+    )
+    parts.append(_shares_by_setting(values))
+    return "\n\n".join(parts)
+
+
+def _two_ways(row_title: str, titles: Sequence[str], rows: List[List[str]]) -> str:
+    """Return a table that has ours and the sum in two columns below each title."""
+    head = [row_title]
+    for title in titles:
+        head += [f"{title}: ours", "sum"]
+    return table(head, rows)
+
+
+def _lost(values: Values, scores: Sequence[str]) -> str:
     rows = []
-    for title, setting in settings.items():
+    for title, setting in SETTINGS.items():
         row = [title]
         for score in scores:
             best = best_of_setting(values, setting, score)
-            for way in (ours, matched):
+            for way in plan.IN_SETTINGS[:2]:
                 found = values.scores(plan.in_setting(way, setting), score)
                 lost = np.mean(list(found.values())) - best if found else math.nan
                 row.append(number(float(lost), score, sign=True))
         rows.append(row)
-    head = ["setting"]
-    for heading in headings(scores):
-        head += [f"{heading}: ours", "sum"]
-    parts.append(table(head, rows))
-    return "\n\n".join(parts)
+    return _two_ways("setting", headings(scores), rows)
+
+
+def _shares_by_setting(values: Values) -> str:
+    rows = []
+    for title, setting in SETTINGS.items():
+        row = [title]
+        for loss in plan.LOSSES:
+            for way in plan.IN_SETTINGS[:2]:
+                result = values.of(plan.in_setting(way, setting)).get(0)
+                share = result["shares"]["late"][loss] if result else None
+                row.append(MISSING if share is None else f"{share:.3f}")
+        rows.append(row)
+    return _two_ways("setting", plan.LOSSES, rows)
 
 
 def _over_settings(values: Values, scores: Sequence[str]) -> str:
