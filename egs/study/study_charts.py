@@ -64,7 +64,7 @@ def untuned(values: Values) -> Any:
 def carried_over(values: Values) -> Any:
     """Question 2: ours minus the matched sum, a row a setting."""
     pairs = {
-        title: [plan.in_setting(way, setting) for way in plan.IN_SETTINGS[:2]]
+        title: [plan.in_setting(way, setting) for way in plan.CARRIED]
         for title, setting in SETTINGS.items()
     }
     return differences(values, pairs, "ours minus the sum")

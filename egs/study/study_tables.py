@@ -127,7 +127,7 @@ def carried_over(values: Values) -> str:
         "carried into other settings. Ours minus the sum, by seed:"
     ]
     pairs = {
-        title: [plan.in_setting(way, setting) for way in plan.IN_SETTINGS[:2]]
+        title: [plan.in_setting(way, setting) for way in plan.CARRIED]
         for title, setting in SETTINGS.items()
     }
     parts.append(differences(values, pairs, "setting"))
@@ -146,9 +146,9 @@ def carried_over(values: Values) -> str:
     return "\n\n".join(parts)
 
 
-def _two_ways(row_title: str, titles: Sequence[str], rows: List[List[str]]) -> str:
+def _two_ways(titles: Sequence[str], rows: List[List[str]]) -> str:
     """Return a table that has ours and the sum in two columns below each title."""
-    head = [row_title]
+    head = ["setting"]
     for title in titles:
         head += [f"{title}: ours", "sum"]
     return table(head, rows)
@@ -160,12 +160,12 @@ def _lost(values: Values, scores: Sequence[str]) -> str:
         row = [title]
         for score in scores:
             best = best_of_setting(values, setting, score)
-            for way in plan.IN_SETTINGS[:2]:
+            for way in plan.CARRIED:
                 found = values.scores(plan.in_setting(way, setting), score)
                 lost = np.mean(list(found.values())) - best if found else math.nan
                 row.append(number(float(lost), score, sign=True))
         rows.append(row)
-    return _two_ways("setting", headings(scores), rows)
+    return _two_ways(headings(scores), rows)
 
 
 def _shares_by_setting(values: Values) -> str:
@@ -173,12 +173,12 @@ def _shares_by_setting(values: Values) -> str:
     for title, setting in SETTINGS.items():
         row = [title]
         for loss in plan.LOSSES:
-            for way in plan.IN_SETTINGS[:2]:
+            for way in plan.CARRIED:
                 result = values.of(plan.in_setting(way, setting)).get(0)
                 share = result["shares"]["late"][loss] if result else None
                 row.append(MISSING if share is None else f"{share:.3f}")
         rows.append(row)
-    return _two_ways("setting", plan.LOSSES, rows)
+    return _two_ways(plan.LOSSES, rows)
 
 
 def _over_settings(values: Values, scores: Sequence[str]) -> str:

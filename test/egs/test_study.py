@@ -20,7 +20,7 @@ import study  # noqa: E402
 import study_data  # noqa: E402
 import study_plan as plan  # noqa: E402
 from study_cells import versus  # noqa: E402
-from study_report import section  # noqa: E402
+from study_report import section, write  # noqa: E402
 from study_results import Results  # noqa: E402
 from study_statistics import paired  # noqa: E402
 from study_train import Training  # noqa: E402
@@ -76,6 +76,14 @@ def test_a_question_with_none_of_its_own_trainings_is_not_trained_yet(tmp_path):
     values = Values(plan.runs(), {plan.BASE: {}})
     (text,) = section(values, 4, None, tmp_path)
     assert text.startswith("Not trained yet: 1 of 42 trainings")
+
+
+def test_the_page_is_of_the_committed_results(tmp_path):
+    runs = plan.runs()
+    write(runs, Results(STUDY / "results.jsonl").of(runs), tmp_path)
+    assert (tmp_path / "RESULTS.md").read_text() == (STUDY / "RESULTS.md").read_text()
+    charts = {path.name for path in (tmp_path / "images").iterdir()}
+    assert charts == {path.name for path in (STUDY / "images").glob("question_*")}
 
 
 def test_nothing_is_trained_twice(folder):
@@ -244,11 +252,11 @@ def test_settings_are_pairs_where_both_ways_are_trained():
     keys = [
         plan.key_of(plan.in_setting(way, setting), 0)
         for setting in ("batch 4", "music", "Spanish")
-        for way in plan.IN_SETTINGS[:2]
+        for way in plan.CARRIED
     ]
     scores = [(5, 2), (3, 1), (7, 2), (4, 3), (9, 1)]  # one way alone in Spanish
     results = {key: result(key, *pair) for key, pair in zip(keys, scores)}
-    ways = plan.IN_SETTINGS[:2]
+    ways = plan.CARRIED
 
     def found(score):
         values = Values(plan.runs(), results)
