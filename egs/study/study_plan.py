@@ -135,7 +135,10 @@ WAYS: Dict[str, Dict[str, Any]] = {
 MAIN = ("ours", "sum, factors 1", "sum, matched factors")
 CARRIED = (MAIN[0], MAIN[2])  # to changed settings, untouched
 IN_SETTINGS = (*CARRIED, MAIN[1], "sum, l1 10")  # and what else may be best there
-LONG_WAYS = (*MAIN, "sum, l1 10", "ours, EnCodec's weights", "ESPnet's balancer")
+LONG_WAYS = (
+    *(MAIN[0], "ours, EnCodec's weights", *MAIN[1:]),
+    *("ESPnet's balancer", "sum, l1 10"),
+)
 BASE = key_of("ours", 0)  # that factors are matched to
 
 
@@ -224,7 +227,7 @@ def _draws(name: str, numbers: Sequence[int], wave: int) -> Iterator[Run]:
 def _question_2() -> Iterator[Run]:
     for setting, changes in SETTINGS.items():
         for seed in SEEDS[:1] if setting in COSTLY else SEEDS[:3]:
-            wave = 4 if seed else 1
+            wave = 2 if setting in COSTLY else (1, 4, 4)[seed]
             for name in CARRIED:
                 full = in_setting(name, setting)
                 yield _run(full, WAYS[name], wave, [2], seed, **changes)
@@ -254,12 +257,12 @@ def _question_3() -> Iterator[Run]:
 
 def _question_4() -> Iterator[Run]:
     for name in LONG_WAYS:
-        yield _run(at_length(name), WAYS[name], 3, [4], steps=LONG)
+        yield _run(at_length(name), WAYS[name], 1, [4], steps=LONG)
 
 
 def _question_5() -> Iterator[Run]:
     for seed in SEEDS[:3]:
-        wave = 4 if seed else 3
+        wave = 4 if seed else 1
         for name, options in OPTIONS.items():
             yield _run(name, ours(**options), wave, [5], seed)
         yield _run(NO_WARM_UP, WAYS["ours"], wave, [5], seed, adversarial_from=0)
