@@ -1,4 +1,4 @@
-"""Cells of RESULTS.md's tables."""
+"""Cells of RESULTS.md's tables, and the table that several questions have."""
 
 import math
 from typing import List, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import List, Mapping, Sequence
 import numpy as np
 from study_score import SCORES
 from study_statistics import Difference, paired, wilson
-from study_values import better
+from study_values import Values, better
 
 MISSING = "–"
 
@@ -59,3 +59,16 @@ def versus(ones: Mapping[int, float], others: Mapping[int, float], score: str) -
     low, high = wilson(wins, len(pairs))
     apart = difference(paired(ones, others), score)
     return f"better in {wins} of {len(pairs)} [{low:.0%}, {high:.0%}], by {apart}"
+
+
+def differences(values: Values, pairs: Mapping[str, Sequence[str]], title: str) -> str:
+    """Return a table of differences by seed: row → the two conditions."""
+    scores, rows = values.score_names(), []
+    for name, (one, other) in pairs.items():
+        row = [name]
+        found = Difference(math.nan, math.nan, math.nan, 0)
+        for score in scores:
+            found = paired(values.scores(one, score), values.scores(other, score))
+            row.append(difference(found, score))
+        rows.append([*row, str(found.pairs)])
+    return table([title, *headings(scores), "seeds"], rows)

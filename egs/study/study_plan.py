@@ -136,6 +136,7 @@ MAIN = ("ours", "sum, factors 1", "sum, matched factors")
 CARRIED = (MAIN[0], MAIN[2])  # to changed settings, untouched
 IN_SETTINGS = (*CARRIED, MAIN[1], "sum, l1 10")  # and what else may be best there
 DECIDING = (*MAIN, "ours, EnCodec's weights")  # about weights, in the long run
+LONG_SEEDS = (*CARRIED, DECIDING[-1])  # with three seeds there
 LONG_WAYS = (*DECIDING, "ESPnet's balancer", "sum, l1 10")
 BASE = key_of("ours", 0)  # that factors are matched to
 
@@ -254,9 +255,10 @@ def _question_3() -> Iterator[Run]:
 
 
 def _question_4() -> Iterator[Run]:
-    for name in LONG_WAYS:
-        wave = 1 if name in DECIDING else 2
-        yield _run(at_length(name), WAYS[name], wave, [4], steps=LONG)
+    for seed in SEEDS[:3]:
+        for name in LONG_WAYS if seed == 0 else LONG_SEEDS:
+            wave = 1 if seed == 0 and name in DECIDING else 2
+            yield _run(at_length(name), WAYS[name], wave, [4], seed, steps=LONG)
 
 
 def _question_5() -> Iterator[Run]:

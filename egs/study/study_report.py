@@ -7,6 +7,7 @@ import study_plan as plan
 import study_tables as tables
 import yaml
 from study_charts import CHARTS, save
+from study_length import longer
 from study_values import Values
 
 QUESTIONS = {
@@ -20,7 +21,7 @@ TABLES: Dict[int, Callable[[Values], str]] = {
     1: tables.untuned,
     2: tables.carried_over,
     3: tables.weights,
-    4: tables.longer,
+    4: longer,
     5: tables.options,
 }
 ANSWERS = Path(__file__).parent / "answers.yaml"

@@ -1,13 +1,21 @@
-"""The tables of RESULTS.md, a function for each question."""
+"""The tables of RESULTS.md, a function for each question but the fourth."""
 
 import math
 from typing import Dict, List, Mapping, Sequence
 
 import numpy as np
 import study_plan as plan
-from study_cells import MISSING, difference, headings, mean, number, table, versus
+from study_cells import (
+    MISSING,
+    differences,
+    headings,
+    mean,
+    number,
+    table,
+    versus,
+)
 from study_score import SCORES
-from study_statistics import Difference, paired, rank_correlation
+from study_statistics import rank_correlation
 from study_values import DRAWN, SUMS, Values
 
 # Titles of the second question's rows.
@@ -22,19 +30,6 @@ AGAINST = [
     ("ours", "uncertainty weighting"),
     ("ours", "GradNorm"),
 ]
-
-
-def differences(values: Values, pairs: Mapping[str, Sequence[str]], title: str) -> str:
-    """Return a table of differences by seed: row → the two conditions."""
-    scores, rows = values.score_names(), []
-    for name, (one, other) in pairs.items():
-        row = [name]
-        found = Difference(math.nan, math.nan, math.nan, 0)
-        for score in scores:
-            found = paired(values.scores(one, score), values.scores(other, score))
-            row.append(difference(found, score))
-        rows.append([*row, str(found.pairs)])
-    return table([title, *headings(scores), "seeds"], rows)
 
 
 def untuned(values: Values) -> str:
@@ -267,21 +262,6 @@ def _published(values: Values) -> str:
             row += [number(result["scores"][s], s) if late else "" for s in scores]
             rows.append(row)
     return table(["factors", "when", *plan.LOSSES, *headings(scores)], rows)
-
-
-def longer(values: Values) -> str:
-    """Question 4."""
-    scores, rows = values.score_names(), []
-    for name in plan.LONG_WAYS:
-        for steps in (plan.STEPS, plan.LONG):
-            full = name if steps == plan.STEPS else plan.at_length(name)
-            result = values.of(full).get(0)
-            row = [name, str(steps)]
-            row += [
-                number(result["scores"][s], s) if result else MISSING for s in scores
-            ]
-            rows.append(row)
-    return table(["way, seed 0", "steps", *headings(scores)], rows)
 
 
 def options(values: Values) -> str:
