@@ -75,7 +75,8 @@ def test_trains_scores_and_reports(folder):
 def test_a_question_with_none_of_its_own_trainings_is_not_trained_yet(tmp_path):
     values = Values(plan.runs(), {plan.BASE: {}})
     (text,) = section(values, 4, None, tmp_path)
-    assert text.startswith("Not trained yet: 1 of 42 trainings")
+    planned = len(plan.runs([4]))
+    assert text.startswith(f"Not trained yet: 1 of {planned} trainings")
 
 
 def test_the_page_is_of_the_committed_results(tmp_path):
