@@ -97,9 +97,10 @@ def test_shares_are_on_target_from_the_first_steps(tmp_path):
     A call that holds its averages repeats the shares of the last one that measured, so
     those of measuring calls count, each once.
 
-    Another processor rounds otherwise, which by the tenth step is another training. On
-    those tried the mean is 0.021 at most. On the same norms `average: ema` with any
-    decay from 0.9 to 0.999 gives about 0.10 for each loss but `reconstruct`.
+    A norm that is off its average by a small part ε moves a share t by t (1 − t) ε, so
+    the shares' errors are divided by t (1 − t). Another processor rounds otherwise,
+    which by the tenth step is another training. Here the mean is 0.153 at most; on the
+    same norms `average: ema` with 0.9, 0.99 or 0.999 gives 1.08 and more for each loss.
     """
     quick = "--max_epoch 5 --log_interval 1 --use_matplotlib false"
     result = run(
@@ -113,7 +114,8 @@ def test_shares_are_on_target_from_the_first_steps(tmp_path):
     assert len(measured) > 20
     for name, shares in trained.of("share").items():
         off = [abs(shares[i] - targets[name][i]) for i in measured]
-        assert np.mean(off) <= 0.03, name
+        target = targets[name][measured[0]]
+        assert np.mean(off) <= 0.3 * target * (1 - target), name
 
 
 def test_two_processes(tmp_path):
