@@ -13,6 +13,7 @@ from study_values import DRAWN, Values
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 COLORS = dict(zip(DRAWN, ("C7", "C2", "C4", "C1", "C3", "C0")))
 WAY_COLORS = ("C0", "C7", "C2", "C5", "C9", "C1")
@@ -88,6 +89,7 @@ def differences(values: Values, pairs: Mapping[str, Sequence[str]], title: str) 
         side = "right" if SCORES[score][2] else "left"
         ax.set_xlabel(f"{title}; better to the {side}", fontsize=8)
         ax.set_title(SCORES[score][0], fontsize=9)
+        ax.xaxis.set_major_locator(MaxNLocator(4))  # more labels run into each other
         ax.grid(axis="y", alpha=0.3)
     figure.tight_layout()
     return figure

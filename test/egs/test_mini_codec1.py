@@ -99,8 +99,8 @@ def test_shares_are_on_target_from_the_first_steps(tmp_path):
 
     A norm that is off its average by a small part ε moves a share t by t (1 − t) ε, so
     the shares' errors are divided by t (1 − t). Another processor rounds otherwise,
-    which by the tenth step is another training. Here the mean is 0.153 at most; on the
-    same norms `average: ema` with 0.9, 0.99 or 0.999 gives 1.08 and more for each loss.
+    which by the tenth step is another training. In one the mean is 0.153 at most. On
+    the same norms `average: ema` with 0.9, 0.99 or 0.999 gives 1.08 and more.
     """
     quick = "--max_epoch 5 --log_interval 1 --use_matplotlib false"
     result = run(
