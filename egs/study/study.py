@@ -20,6 +20,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from pathlib import Path
 from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
 
+import study_conditions as conditions
 import study_plan as plan
 from study_data import PACKAGES, load, prepare
 from study_results import Results
@@ -88,7 +89,7 @@ def show_plan(args: argparse.Namespace) -> None:
     steps = sum(cost(run) for run in runs if run.key in missing)
     print(
         f"{len(runs) - len(missing)} of {len(runs)} trainings have a result; the "
-        f"others take as long as {steps / plan.STEPS:.0f} of the base"
+        f"others take as long as {steps / conditions.STEPS:.0f} of the base"
     )
 
 

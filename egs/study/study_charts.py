@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, Mapping, Sequence
 
 import matplotlib
 import numpy as np
+import study_conditions as conditions
 import study_plan as plan
 from study_score import SCORES
 from study_statistics import paired
@@ -16,7 +17,7 @@ from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.ticker import MaxNLocator  # noqa: E402
 
 COLORS = dict(zip(DRAWN, ("C7", "C2", "C4", "C1", "C3", "C0")))
-WAY_COLORS = ("C0", "C7", "C2", "C5", "C9", "C1")
+WAY_COLORS = ("C0", "C7", "C2", "C5", "C9", "C1", "C3")
 
 
 def panels(values: Values, height: float = 3.4) -> Any:
@@ -65,7 +66,7 @@ def untuned(values: Values) -> Any:
 def carried_over(values: Values) -> Any:
     """Question 2: ours minus the matched sum, a row a setting."""
     pairs = {
-        title: [plan.in_setting(way, setting) for way in plan.CARRIED]
+        title: [conditions.in_setting(way, setting) for way in conditions.CARRIED]
         for title, setting in SETTINGS.items()
     }
     return differences(values, pairs, "ours minus the sum")
@@ -101,18 +102,23 @@ def weights(values: Values) -> Any:
     if not numbers:
         return None
     scores = values.qualities()
-    size = (2.6 * len(plan.LOSSES), 2.1 * len(scores))
+    size = (2.6 * len(conditions.LOSSES), 2.1 * len(scores))
     figure, axes = plt.subplots(
-        *(len(scores), len(plan.LOSSES)), figsize=size, sharey="row", squeeze=False
+        *(len(scores), len(conditions.LOSSES)),
+        figsize=size,
+        sharey="row",
+        squeeze=False,
     )
     for row, score in zip(axes, scores):
-        for ax, name in zip(row, plan.LOSSES):
-            xs = [shares_of(plan.searched()[n])[name] for n in numbers]
-            found = [values.results[plan.search_key(n)]["scores"] for n in numbers]
+        for ax, name in zip(row, conditions.LOSSES):
+            xs = [shares_of(conditions.searched()[n])[name] for n in numbers]
+            found = [
+                values.results[conditions.search_key(n)]["scores"] for n in numbers
+            ]
             ax.plot(xs, [one[score] for one in found], "o", color="C0", ms=4)
             ax.set_xscale("log")
         row[0].set_ylabel(SCORES[score][0])
-    for ax, name in zip(axes[-1], plan.LOSSES):
+    for ax, name in zip(axes[-1], conditions.LOSSES):
         ax.set_xlabel(f"share of {name}")
     figure.tight_layout()
     return figure
@@ -122,18 +128,21 @@ def longer(values: Values) -> Any:
     """Question 4: scores over the length of the training."""
     figure, axes = panels(values)
     for ax, score in axes:
-        for name, color in zip(plan.LONG_WAYS, WAY_COLORS):
+        for name, color in zip(conditions.LONG_WAYS, WAY_COLORS):
             points = {
                 steps: values.scores(full, score).get(0)
                 for steps, full in (
-                    (plan.STEPS, name),
-                    (plan.LONG, plan.at_length(name)),
+                    (conditions.STEPS, name),
+                    (conditions.LONG, conditions.at_length(name)),
                 )
             }
             there = {steps: x for steps, x in points.items() if x is not None}
             ax.plot(list(there), list(there.values()), "o-", color=color, label=name)
         ax.set(xlabel="steps", xscale="log")
-        ax.set_xticks([plan.STEPS, plan.LONG], [str(plan.STEPS), str(plan.LONG)])
+        ax.set_xticks(
+            [conditions.STEPS, conditions.LONG],
+            [str(conditions.STEPS), str(conditions.LONG)],
+        )
         ax.minorticks_off()
         ax.set_title(heading(score), fontsize=9)
     add_legend(figure, axes[0][0], 3, 0.14)
@@ -142,7 +151,7 @@ def longer(values: Values) -> Any:
 
 def options(values: Values) -> Any:
     """Question 5: each option minus the base."""
-    names = [*plan.OPTIONS, plan.NO_WARM_UP]
+    names = [*conditions.OPTIONS, conditions.NO_WARM_UP]
     pairs = {name: (name, "ours") for name in names}
     return differences(values, pairs, "minus the base")
 

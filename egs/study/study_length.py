@@ -2,7 +2,7 @@
 
 from typing import Mapping, Tuple
 
-import study_plan as plan
+import study_conditions as conditions
 from study_cells import MISSING, differences, headings, number, table
 from study_values import Values
 
@@ -11,12 +11,12 @@ Lengths = Mapping[Tuple[str, int], str]  # (way, steps) → condition
 
 def longer(values: Values) -> str:
     """Question 4."""
-    names = {
-        (name, steps): name if steps == plan.STEPS else plan.at_length(name)
-        for name in plan.LONG_WAYS
-        for steps in (plan.STEPS, plan.LONG)
-    }
-    base = plan.LONG_WAYS[0]
+    names = {}
+    for name in conditions.LONG_WAYS:
+        if name != conditions.REMATCHED:
+            names[name, conditions.STEPS] = name
+        names[name, conditions.LONG] = conditions.at_length(name)
+    base = conditions.CARRIED[0]
     pairs = {
         f"{name}, {steps} steps": (names[base, steps], full)
         for (name, steps), full in names.items()
@@ -49,7 +49,7 @@ def _shares_by_length(values: Values, names: Lengths) -> str:
         result = values.of(full).get(0)
         found = (
             f"{result['shares']['late'][loss]:.3f}" if result else MISSING
-            for loss in plan.LOSSES
+            for loss in conditions.LOSSES
         )
         rows.append([name, str(steps), *found])
-    return table(["way", "steps", *plan.LOSSES], rows)
+    return table(["way", "steps", *conditions.LOSSES], rows)

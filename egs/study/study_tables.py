@@ -4,6 +4,7 @@ import math
 from typing import Dict, List, Mapping, Sequence
 
 import numpy as np
+import study_conditions as conditions
 import study_plan as plan
 from study_cells import (
     MISSING,
@@ -19,7 +20,7 @@ from study_statistics import rank_correlation
 from study_values import DRAWN, SUMS, Values
 
 # Titles of the second question's rows.
-SETTINGS = {"base": "", **{name: name for name in plan.SETTINGS}}
+SETTINGS = {"base": "", **{name: name for name in conditions.SETTINGS}}
 # What draws do not change, and the drawn ways that it is held against.
 AGAINST = [
     ("ours", SUMS),
@@ -48,7 +49,7 @@ def untuned(values: Values) -> str:
         "Ours minus what is not drawn, paired by seed:",
         differences(
             values,
-            {name: ("ours", name) for name in plan.WAYS if name != "ours"},
+            {name: ("ours", name) for name in conditions.WAYS if name != "ours"},
             "ours minus",
         ),
     ]
@@ -87,11 +88,11 @@ def _against_draws(values: Values, scores: Sequence[str]) -> str:
 def _same_training(values: Values, scores: Sequence[str]) -> str:
     rows = []
     base = values.of("ours").get(0)
-    for draw in range(plan.DRAWS):
-        found = values.of(plan.drawn("ours", draw)).get(0)
+    for draw in range(conditions.DRAWS):
+        found = values.of(conditions.drawn("ours", draw)).get(0)
         if base is None or found is None:
             continue
-        factors = ", ".join(f"{n} {x:.3g}" for n, x in plan.draw(draw).items())
+        factors = ", ".join(f"{n} {x:.3g}" for n, x in conditions.draw(draw).items())
         row = [f"{draw}: {factors}"]
         for score in scores:
             apart = found["scores"][score] - base["scores"][score]
@@ -105,8 +106,8 @@ def _same_training(values: Values, scores: Sequence[str]) -> str:
 def best_of_setting(values: Values, setting: str, score: str) -> float:
     """Return the best mean of a score among the ways trained in a setting."""
     means = []
-    for way in plan.IN_SETTINGS:
-        found = values.scores(plan.in_setting(way, setting), score)
+    for way in conditions.IN_SETTINGS:
+        found = values.scores(conditions.in_setting(way, setting), score)
         if found:
             means.append(float(np.mean(list(found.values()))))
     if not means:
@@ -122,7 +123,7 @@ def carried_over(values: Values) -> str:
         "carried into other settings. Ours minus the sum, by seed:"
     ]
     pairs = {
-        title: [plan.in_setting(way, setting) for way in plan.CARRIED]
+        title: [conditions.in_setting(way, setting) for way in conditions.CARRIED]
         for title, setting in SETTINGS.items()
     }
     parts.append(differences(values, pairs, "setting"))
@@ -155,8 +156,8 @@ def _lost(values: Values, scores: Sequence[str]) -> str:
         row = [title]
         for score in scores:
             best = best_of_setting(values, setting, score)
-            for way in plan.CARRIED:
-                found = values.scores(plan.in_setting(way, setting), score)
+            for way in conditions.CARRIED:
+                found = values.scores(conditions.in_setting(way, setting), score)
                 lost = np.mean(list(found.values())) - best if found else math.nan
                 row.append(number(float(lost), score, sign=True))
         rows.append(row)
@@ -167,18 +168,18 @@ def _shares_by_setting(values: Values) -> str:
     rows = []
     for title, setting in SETTINGS.items():
         row = [title]
-        for loss in plan.LOSSES:
-            for way in plan.CARRIED:
-                result = values.of(plan.in_setting(way, setting)).get(0)
+        for loss in conditions.LOSSES:
+            for way in conditions.CARRIED:
+                result = values.of(conditions.in_setting(way, setting)).get(0)
                 share = result["shares"]["late"][loss] if result else None
                 row.append(MISSING if share is None else f"{share:.3f}")
         rows.append(row)
-    return _two_ways(plan.LOSSES, rows)
+    return _two_ways(conditions.LOSSES, rows)
 
 
 def _over_settings(values: Values, scores: Sequence[str]) -> str:
     rows = []
-    for way in plan.IN_SETTINGS[1:]:
+    for way in conditions.IN_SETTINGS[1:]:
         cells = (
             versus(values.by_setting("ours", s), values.by_setting(way, s), s)
             for s in scores
@@ -190,8 +191,8 @@ def _over_settings(values: Values, scores: Sequence[str]) -> str:
 def weights(values: Values) -> str:
     """Question 3."""
     parts = [
-        f"Shares of the gradient at the output, {plan.SEARCHED} points, trainings of "
-        "half length, ordered by the mean rank of STOI, SNR and MR-STFT:",
+        f"Shares of the gradient at the output, {conditions.SEARCHED} points, "
+        "trainings of half length, ordered by the mean rank of STOI, SNR and MR-STFT:",
         _search(values),
         "Spearman's correlation of a loss's share with a score over the search:",
         _correlations(values),
@@ -200,7 +201,7 @@ def weights(values: Values) -> str:
             values,
             {
                 f"best {rank}": (f"best {rank} of the search", "ours")
-                for rank in range(1, plan.BEST + 1)
+                for rank in range(1, conditions.BEST + 1)
             },
             "weights",
         ),
@@ -220,11 +221,11 @@ def shares_of(weights: Mapping[str, float]) -> Dict[str, float]:
 def _search(values: Values) -> str:
     scores, rows = values.score_names(), []
     for place, found in enumerate(plan.ranking(values.results), 1):
-        result = values.results[plan.search_key(found)]
-        shares = shares_of(plan.searched()[found])
-        row = [str(place), *(f"{shares[name]:.3f}" for name in plan.LOSSES)]
+        result = values.results[conditions.search_key(found)]
+        shares = shares_of(conditions.searched()[found])
+        row = [str(place), *(f"{shares[name]:.3f}" for name in conditions.LOSSES)]
         rows.append([*row, *(number(result["scores"][s], s) for s in scores)])
-    return table(["rank", *plan.LOSSES, *headings(scores)], rows)
+    return table(["rank", *conditions.LOSSES, *headings(scores)], rows)
 
 
 def _correlations(values: Values) -> str:
@@ -232,12 +233,12 @@ def _correlations(values: Values) -> str:
     if len(found) < 4:
         return "Too few trainings."
     scores, rows = values.score_names(), []
-    for name in plan.LOSSES:
-        shares = [shares_of(plan.searched()[n])[name] for n in found]
+    for name in conditions.LOSSES:
+        shares = [shares_of(conditions.searched()[n])[name] for n in found]
         row = [name]
         for score in scores:
             scored = [
-                values.results[plan.search_key(n)]["scores"][score] for n in found
+                values.results[conditions.search_key(n)]["scores"][score] for n in found
             ]
             row.append(f"{rank_correlation(shares, scored):+.2f}")
         rows.append(row)
@@ -246,27 +247,27 @@ def _correlations(values: Values) -> str:
 
 def _published(values: Values) -> str:
     scores, rows = values.score_names(), []
-    conditions = {"for comparison, ours": "ours"}
-    for name, factors in plan.PUBLISHED.items():
+    named = {"for comparison, ours": "ours"}
+    for name, factors in conditions.PUBLISHED.items():
         text = ", ".join(f"{n} {x:g}" for n, x in factors.items() if x)
-        conditions[f"{name}: {text}"] = f"published, {name}"
-    for title, condition in conditions.items():
+        named[f"{name}: {text}"] = f"published, {name}"
+    for title, condition in named.items():
         result = values.of(condition).get(0)
         for when in ("early", "late"):
             row = [title, when]
             if result is None:
-                rows.append([*row, *[MISSING] * (len(plan.LOSSES) + len(scores))])
+                rows.append([*row, *[MISSING] * (len(conditions.LOSSES) + len(scores))])
                 continue
-            row += [f"{result['shares'][when][loss]:.4f}" for loss in plan.LOSSES]
+            row += [f"{result['shares'][when][loss]:.4f}" for loss in conditions.LOSSES]
             late = when == "late"
             row += [number(result["scores"][s], s) if late else "" for s in scores]
             rows.append(row)
-    return table(["factors", "when", *plan.LOSSES, *headings(scores)], rows)
+    return table(["factors", "when", *conditions.LOSSES, *headings(scores)], rows)
 
 
 def options(values: Values) -> str:
     """Question 5."""
-    names = [*plan.OPTIONS, plan.NO_WARM_UP]
+    names = [*conditions.OPTIONS, conditions.NO_WARM_UP]
     base = [
         mean(list(values.scores("ours", score).values()), score)
         for score in values.score_names()

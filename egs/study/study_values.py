@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, Mapping, Sequence
 
+import study_conditions as conditions
 import study_plan as plan
 from study_score import SCORES
 
@@ -35,7 +36,7 @@ class Values:
         return {
             result["config"]["seed"]: result
             for key, result in self.results.items()
-            if plan.condition(key) == condition
+            if conditions.condition(key) == condition
         }
 
     def scores(self, condition: str, score: str) -> Dict[int, float]:
@@ -49,16 +50,16 @@ class Values:
     def draws(self, way: str, score: str) -> Dict[int, float]:
         """Return draw → score."""
         found = {}
-        for number in range(plan.DRAWS):
-            for value in self.scores(plan.drawn(way, number), score).values():
+        for number in range(conditions.DRAWS):
+            for value in self.scores(conditions.drawn(way, number), score).values():
                 found[number] = value
         return found
 
     def by_setting(self, way: str, score: str) -> Dict[int, float]:
         """Return number of a changed setting → score there, of seed 0."""
         found = {}
-        for number, setting in enumerate(plan.SETTINGS):
-            scores = self.scores(plan.in_setting(way, setting), score)
+        for number, setting in enumerate(conditions.SETTINGS):
+            scores = self.scores(conditions.in_setting(way, setting), score)
             if 0 in scores:
                 found[number] = scores[0]
         return found

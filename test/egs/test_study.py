@@ -17,6 +17,7 @@ STUDY = EGS / "study"
 sys.path.append(str(STUDY))
 
 import study  # noqa: E402
+import study_conditions as conditions  # noqa: E402
 import study_data  # noqa: E402
 import study_plan as plan  # noqa: E402
 from study_cells import versus  # noqa: E402
@@ -55,25 +56,30 @@ def folder(tmp_path_factory):
 
 def test_trains_scores_and_reports(folder):
     found = Results(folder / "results.jsonl").read()
-    assert list(found)[0] == plan.BASE and len(found) == len(plan.quick()) == 3
+    assert list(found)[0] == conditions.BASE and len(found) == len(plan.quick()) == 3
     for result in found.values():
         assert {"stoi", "snr", "mr_stft", "codes"} <= set(result["scores"])
         assert all(math.isfinite(x) for x in result["scores"].values())
         assert sum(result["shares"]["late"].values()) == pytest.approx(1, abs=1e-3)
     # The sum's factors come from the base's norms.
-    matched = found[plan.key_of("sum, matched factors", 0)]["way"]["factors"]
-    for name, weight in plan.WEIGHTS.items():
-        expected = weight / sum(plan.WEIGHTS.values()) / found[plan.BASE]["norms"][name]
+    matched = found[conditions.key_of("sum, matched factors", 0)]["way"]["factors"]
+    for name, weight in conditions.WEIGHTS.items():
+        expected = (
+            weight
+            / sum(conditions.WEIGHTS.values())
+            / found[conditions.BASE]["norms"][name]
+        )
         assert matched[name] == pytest.approx(expected, rel=1e-3)
     run_study(folder, "report")
     text = (folder / "RESULTS.md").read_text()
-    snr = f"{found[plan.key_of(plan.drawn('sum', 0), 0)]['scores']['snr']:.2f}"
+    drawn = conditions.key_of(conditions.drawn("sum", 0), 0)
+    snr = f"{found[drawn]['scores']['snr']:.2f}"
     assert f"| {snr} ({snr} to {snr}) |" in text
     assert (folder / "images" / "question_1.png").stat().st_size > 5_000
 
 
 def test_a_question_with_none_of_its_own_trainings_is_not_trained_yet(tmp_path):
-    values = Values(plan.runs(), {plan.BASE: {}})
+    values = Values(plan.runs(), {conditions.BASE: {}})
     (text,) = section(values, 4, None, tmp_path)
     planned = len(plan.runs([4]))
     assert text.startswith(f"Not trained yet: 1 of {planned} trainings")
@@ -102,14 +108,14 @@ def test_nothing_is_trained_twice(folder):
 def test_plan_is_stable_and_reads_back_from_json():
     runs = plan.runs()
     assert len({run.key for run in runs}) == len(runs)
-    assert runs[0].key == plan.BASE
+    assert runs[0].key == conditions.BASE
     places = {run.key: i for i, run in enumerate(runs)}
     for i, run in enumerate(runs):
         # A result counts while its configuration is the plan's.
         assert json.loads(json.dumps(run.config)) == run.config
         assert all(places[key] < i for key in run.needs)
-    assert plan.draw(0)["l1"] == pytest.approx(23.86093216690147)
-    assert plan.searched()[0] == plan.PLAIN
+    assert conditions.draw(0)["l1"] == pytest.approx(23.86093216690147)
+    assert conditions.searched()[0] == conditions.PLAIN
 
 
 def test_only_code_makes_a_results_commit_dirty(tmp_path, monkeypatch):
@@ -131,8 +137,8 @@ def test_only_code_makes_a_results_commit_dirty(tmp_path, monkeypatch):
 
 
 def test_every_option_of_the_plan_is_one_of_the_balancers():
-    for options in plan.OPTIONS.values():
-        make_way(plan.ours(**options), NAMES)
+    for options in conditions.OPTIONS.values():
+        make_way(conditions.ours(**options), NAMES)
 
 
 def test_a_result_of_another_configuration_does_not_count(tmp_path):
@@ -217,7 +223,7 @@ def test_gradnorms_slopes_are_those_of_its_loss():
 
 @pytest.mark.parametrize("name", ["GradNorm", "uncertainty weighting"])
 def test_what_a_way_learns_is_learned_in_a_training(name):
-    (run,) = (x for x in plan.runs() if x.key == plan.key_of(name, 0))
+    (run,) = (x for x in plan.runs() if x.key == conditions.key_of(name, 0))
     setting = {"segment": 1984, "batch": 2, "adversarial_from": 0}
     training = Training({**run.config, "setting": setting}, [torch.randn(9000)])
     before = [float(weight.detach()) for weight in training.way.learned]
@@ -251,13 +257,13 @@ def test_settings_are_pairs_where_both_ways_are_trained():
         return {"config": run.config, "scores": {"snr": snr, "mr_stft": stft}}
 
     keys = [
-        plan.key_of(plan.in_setting(way, setting), 0)
+        conditions.key_of(conditions.in_setting(way, setting), 0)
         for setting in ("batch 4", "music", "Spanish")
-        for way in plan.CARRIED
+        for way in conditions.CARRIED
     ]
     scores = [(5, 2), (3, 1), (7, 2), (4, 3), (9, 1)]  # one way alone in Spanish
     results = {key: result(key, *pair) for key, pair in zip(keys, scores)}
-    ways = plan.CARRIED
+    ways = conditions.CARRIED
 
     def found(score):
         values = Values(plan.runs(), results)
