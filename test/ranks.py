@@ -1,5 +1,6 @@
 """Gloo processes for tests, and a small training with one result whoever runs it."""
 
+import sys
 import time
 
 import pytest
@@ -8,7 +9,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
-PRELOAD = ["torch", "torch.distributed.fsdp", "balancer"]
+# An optimizer imports torch._dynamo, which takes longer than most of these trainings.
+PRELOAD = ["torch", "torch.distributed.fsdp", "torch._dynamo", "balancer"]
+ESPNET = ["balancer.espnet.task", "balancer.espnet.tts"]
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 3.0}
 
 
@@ -16,8 +19,7 @@ def spawn(tmp_path, function, ranks, *args):
     """Run function(rank, *args) in each process; return what each returned."""
     results = [tmp_path / f"{rank}.pt" for rank in range(ranks)]
     store = f"file://{tmp_path}/store{time.time_ns()}"
-    # A server forks the processes, so that torch is imported once and not by each.
-    mp.get_context("forkserver").set_forkserver_preload(PRELOAD)
+    context()
     mp.start_processes(
         _run,
         (ranks, store, results, function, args),
@@ -25,6 +27,17 @@ def spawn(tmp_path, function, ranks, *args):
         start_method="forkserver",
     )
     return [torch.load(path, weights_only=False) for path in results]
+
+
+def context():
+    """Return what starts processes: a server that imported once what each needs.
+
+    There is one server for all tests, so it has ESPnet where any of them has it.
+    """
+    found = mp.get_context("forkserver")
+    used = [name for name in ESPNET if name in sys.modules]
+    found.set_forkserver_preload([*PRELOAD, *used])
+    return found
 
 
 def _run(rank, ranks, store, results, function, args):

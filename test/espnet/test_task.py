@@ -106,7 +106,7 @@ def test_stock_training_resumes_from_a_balanced_one(train):
 def test_command_line_and_reports(data, tmp_path):
     """The command as a user types it: options, log lines, images, TensorBoard."""
     config = unbalanced(recipe("soundstream"))
-    config.update(use_matplotlib=True, use_tensorboard=True, max_epoch=2)
+    config.update(use_matplotlib=True, use_tensorboard=True)
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
     parts = [
         f"--{part}_{what}"
