@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 from study_conditions import (
     BEST,
     CARRIED,
+    CHECKED,
     COSTLY,
     DECIDING,
     DRAWS,
@@ -95,12 +96,11 @@ def _question_1() -> Iterator[Run]:
     # Within a wave in this order: what the answer needs first comes first.
     yield from _undrawn(MAIN)
     yield from _draws("sum", range(DRAWS), 1)
-    yield from _draws("ours", range(1), 1)
+    yield from _draws("ours", range(3), 1)
     yield from _undrawn([name for name in WAYS if name not in MAIN])
     # Three draws of it came to the same within 0.04 dB of SNR: no more are needed.
     yield from _draws("uncertainty weighting", range(3), 1)
     yield from _draws("GradNorm", range(4), 2)
-    yield from _draws("ours", range(1, 3), 2)
     for name in ("ESPnet's balancer", "AudioCraft's balancer"):
         yield from _draws(name, range(3), 3)
     yield from _draws("GradNorm", range(4, DRAWS), 3)
@@ -123,7 +123,8 @@ def _draws(name: str, numbers: Sequence[int], wave: int) -> Iterator[Run]:
 def _question_2() -> Iterator[Run]:
     for setting, changes in SETTINGS.items():
         for seed in SEEDS[:1] if setting in COSTLY else SEEDS[:3]:
-            wave = 2 if setting in COSTLY else (1, 4, 4)[seed]
+            second = 2 if setting in CHECKED else 4
+            wave = 2 if setting in COSTLY else (1, second, 4)[seed]
             for name in CARRIED:
                 full = in_setting(name, setting)
                 yield _run(full, WAYS[name], wave, [2], seed, **changes)
@@ -152,10 +153,10 @@ def _question_3() -> Iterator[Run]:
 
 
 def _question_4() -> Iterator[Run]:
+    first = ((*DECIDING, REMATCHED), CARRIED, ())
     for seed, names in enumerate((LONG_WAYS, LONG_SEEDS, LONG_SEEDS)):
         for name in names:
-            first = (*CARRIED, REMATCHED) if seed else (*DECIDING, REMATCHED)
-            wave = 1 if name in first else 2
+            wave = 1 if name in first[seed] else 2
             yield _run(at_length(name), LONG_WAYS[name], wave, [4], seed, steps=LONG)
 
 
