@@ -1,6 +1,5 @@
 """Gloo processes for tests, and a small training with one result whoever runs it."""
 
-import sys
 import time
 
 import pytest
@@ -11,7 +10,6 @@ from torch import nn
 
 # An optimizer imports torch._dynamo, which takes longer than most of these trainings.
 PRELOAD = ["torch", "torch.distributed.fsdp", "torch._dynamo", "balancer"]
-ESPNET = ["balancer.espnet.task", "balancer.espnet.tts"]
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 3.0}
 
 
@@ -30,13 +28,9 @@ def spawn(tmp_path, function, ranks, *args):
 
 
 def context():
-    """Return what starts processes: a server that imported once what each needs.
-
-    There is one server for all tests, so it has ESPnet where any of them has it.
-    """
+    """Return what starts processes: a server that imported once what each needs."""
     found = mp.get_context("forkserver")
-    used = [name for name in ESPNET if name in sys.modules]
-    found.set_forkserver_preload([*PRELOAD, *used])
+    found.set_forkserver_preload(PRELOAD)
     return found
 
 
