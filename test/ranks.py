@@ -28,7 +28,10 @@ def spawn(tmp_path, function, ranks, *args):
 
 
 def context():
-    """Return what starts processes: a server that imported once what each needs."""
+    """Return what starts processes: a server that imported once what each needs.
+
+    ESPnet is not in it: there is one server for all tests.
+    """
     found = mp.get_context("forkserver")
     found.set_forkserver_preload(PRELOAD)
     return found

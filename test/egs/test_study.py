@@ -63,12 +63,9 @@ def test_trains_scores_and_reports(folder):
         assert sum(result["shares"]["late"].values()) == pytest.approx(1, abs=1e-3)
     # The sum's factors come from the base's norms.
     matched = found[conditions.key_of("sum, matched factors", 0)]["way"]["factors"]
+    norms, whole = found[conditions.BASE]["norms"], sum(conditions.WEIGHTS.values())
     for name, weight in conditions.WEIGHTS.items():
-        expected = (
-            weight
-            / sum(conditions.WEIGHTS.values())
-            / found[conditions.BASE]["norms"][name]
-        )
+        expected = weight / whole / norms[name]
         assert matched[name] == pytest.approx(expected, rel=1e-3)
     run_study(folder, "report")
     text = (folder / "RESULTS.md").read_text()
