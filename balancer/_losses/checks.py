@@ -1,5 +1,7 @@
 """Refusals of a bad call, each with the name of what is wrong and the way out."""
 
+import sys
+from types import FrameType
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
@@ -127,12 +129,24 @@ def check_surroundings() -> None:
 
     Its second run, in the backward, would measure once more or find no graph.
     """
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-    if hooks and hooks[0].__module__ == "torch.utils.checkpoint":
+    if _in_checkpoint():
         raise RuntimeError(
             "the balancer was called inside of torch.utils.checkpoint, which would run "
             "the call twice: call it outside, on what the checkpointed part returns"
         )
+
+
+def _in_checkpoint() -> bool:
+    checkpoint = "torch.utils.checkpoint"
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if top is not None:
+        hooks = top(False)
+        return bool(hooks) and hooks[0].__module__ == checkpoint
+    # PyTorch 2.6 does not tell its hooks. Its checkpoint is among the callers.
+    frame: Optional[FrameType] = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != checkpoint:
+        frame = frame.f_back
+    return frame is not None
 
 
 def check_requires_grad(inputs: Sequence[Tensor]) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ranks import WEIGHTS, batch, means, net, spawn
+from ranks import WEIGHTS, batch, means, needs_sharding, net, spawn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -83,7 +83,7 @@ def _options(rank, kind, folder):
     return found
 
 
-@pytest.mark.parametrize("kind", ["DDP", "FSDP"])
+@pytest.mark.parametrize("kind", ["DDP", pytest.param("FSDP", marks=needs_sharding)])
 def test_nothing_is_lost_on_the_way(kind, tmp_path):
     for found in spawn(tmp_path, _options, 2, kind, tmp_path):
         expected = found.pop("")

@@ -6,7 +6,17 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import WEIGHTS, assert_close, batch, net, spawn, sums, train
+from ranks import (
+    SHARDS_ON_CPU,
+    WEIGHTS,
+    assert_close,
+    batch,
+    needs_sharding,
+    net,
+    spawn,
+    sums,
+    train,
+)
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -20,8 +30,6 @@ MODES = {
     "find_unused_parameters": {"find_unused_parameters": True},
     "static_graph": {"static_graph": True},
 }
-# What fully_shard needs and torch 2.6 lacks without a GPU.
-SHARDS_ON_CPU = hasattr(torch.cpu.Stream, "record_event")
 
 
 def mine(x):
@@ -123,7 +131,7 @@ def _sharded(input_only):
     return found
 
 
-@pytest.mark.skipif(not SHARDS_ON_CPU, reason="this torch cannot shard on the CPU")
+@needs_sharding
 @pytest.mark.parametrize("input_only", [True, False])
 def test_fully_sharded_data_parallel(ranks, input_only):
     expected = train(net(), Balancer(**OPTIONS), BATCHES, sums)
