@@ -10,11 +10,8 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence
 from study_conditions import (
     BEST,
     CARRIED,
-    DECIDING,
     DRAWS,
-    IN_SETTINGS,
     LONG,
-    LONG_SEEDS,
     LONG_WAYS,
     MAIN,
     MATCHED_TO,
@@ -122,16 +119,10 @@ def _draws(name: str, numbers: Sequence[int], wave: int) -> Iterator[Run]:
 
 def _question_2() -> Iterator[Run]:
     for setting, changes in SETTINGS.items():
-        for seed in SEEDS[: SETTING_SEEDS.get(setting, 2)]:
-            wave = 2 if setting in SETTING_SEEDS else 4 if seed else 1
+        for seed in SEEDS[: SETTING_SEEDS.get(setting, 1)]:
             for name in CARRIED:
                 full = in_setting(name, setting)
-                yield _run(full, WAYS[name], wave, [2], seed, **changes)
-    # The others come later, with one seed, and not where a training takes long.
-    for setting, changes in SETTINGS.items():
-        for name in () if SETTING_SEEDS.get(setting) == 1 else IN_SETTINGS[2:]:
-            full = in_setting(name, setting)
-            yield _run(full, WAYS[name], 4, [2], **changes)
+                yield _run(full, WAYS[name], 2 if seed else 1, [2], seed, **changes)
 
 
 def _question_3() -> Iterator[Run]:
@@ -151,11 +142,10 @@ def _question_3() -> Iterator[Run]:
 
 
 def _question_4() -> Iterator[Run]:
-    first = ((*DECIDING, REMATCHED), CARRIED, ())
-    for seed, names in enumerate((LONG_WAYS, LONG_SEEDS, LONG_SEEDS)):
-        for name in names:
-            wave = 1 if name in first[seed] else 4 if seed else 2
-            yield _run(at_length(name), LONG_WAYS[name], wave, [4], seed, steps=LONG)
+    for name, way in LONG_WAYS.items():
+        for seed in SEEDS[: 3 if name in CARRIED else 1]:
+            wave = 2 if seed else 1
+            yield _run(at_length(name), way, wave, [4], seed, steps=LONG)
 
 
 def _question_5() -> Iterator[Run]:

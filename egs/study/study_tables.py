@@ -106,7 +106,7 @@ def _same_training(values: Values, scores: Sequence[str]) -> str:
 def best_of_setting(values: Values, setting: str, score: str) -> float:
     """Return the best mean of a score among the ways trained in a setting."""
     means = []
-    for way in conditions.IN_SETTINGS:
+    for way in conditions.CARRIED:
         found = values.scores(conditions.in_setting(way, setting), score)
         if found:
             means.append(float(np.mean(list(found.values()))))
@@ -179,7 +179,7 @@ def _shares_by_setting(values: Values) -> str:
 
 def _over_settings(values: Values, scores: Sequence[str]) -> str:
     rows = []
-    for way in conditions.IN_SETTINGS[1:]:
+    for way in conditions.CARRIED[1:]:
         cells = (
             versus(values.by_setting("ours", s), values.by_setting(way, s), s)
             for s in scores
