@@ -34,8 +34,8 @@ hand. [README.md](README.md) says what is trained, how it is scored, and how to 
 [ESPNET.md](ESPNET.md) is an earlier study on ESPnet's EnCodec.
 
 A difference has its interval of 95% in square brackets, paired by seed or by draw, and
-is bold where the interval leaves out zero. One without an interval has one pair. A
-dash is what was not trained yet."""
+is bold where the interval leaves out zero, as one in twenty does by chance alone. One
+without an interval has one pair. A dash is what was not trained yet."""
 
 
 def write(
