@@ -96,8 +96,7 @@ def _question_1() -> Iterator[Run]:
     yield from _undrawn([name for name in WAYS if name not in MAIN])
     # Three draws of it came to the same within 0.04 dB of SNR: no more are needed.
     yield from _draws("uncertainty weighting", range(3), 1)
-    # Its seeds differ more than its draws do, so no more of these are needed either.
-    yield from _draws("GradNorm", range(8), 2)
+    yield from _draws("GradNorm", range(DRAWS), 2)
     # A draw multiplies a loss's norms too, so by the rule of these it drops out.
     for name in ("ESPnet's balancer", "AudioCraft's balancer"):
         yield from _draws(name, range(1), 4)
