@@ -18,7 +18,6 @@ from study_conditions import (
     NO_WARM_UP,
     OPTIONS,
     PUBLISHED,
-    REMATCHED,
     SEARCHED,
     SEEDS,
     SETTING_SEEDS,
