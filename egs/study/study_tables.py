@@ -1,7 +1,6 @@
 """The tables of RESULTS.md, a function for each question but the fourth."""
 
-import math
-from typing import Dict, List, Mapping, Sequence
+from typing import Dict, Mapping, Sequence
 
 import numpy as np
 import study_conditions as conditions
@@ -103,24 +102,13 @@ def _same_training(values: Values, scores: Sequence[str]) -> str:
     return table(head, rows)
 
 
-def best_of_setting(values: Values, setting: str, score: str) -> float:
-    """Return the best mean of a score among the ways trained in a setting."""
-    means = []
-    for way in conditions.CARRIED:
-        found = values.scores(conditions.in_setting(way, setting), score)
-        if found:
-            means.append(float(np.mean(list(found.values()))))
-    if not means:
-        return math.nan
-    return max(means) if SCORES[score][2] else min(means)
-
-
 def carried_over(values: Values) -> str:
     """Question 2."""
     scores = values.score_names()
     parts = [
         "Weights of ours and factors of a sum that match them in the base setting, "
-        "carried into other settings. Ours minus the sum, by seed:"
+        "carried into other settings. Ours minus the sum, by seed: what the worse of "
+        "the two loses to the better one of its setting:"
     ]
     pairs = {
         title: [conditions.in_setting(way, setting) for way in conditions.CARRIED]
@@ -130,38 +118,11 @@ def carried_over(values: Values) -> str:
     parts.append("Over the changed settings, a pair of seed 0 each:")
     parts.append(_over_settings(values, scores))
     parts.append(
-        "What each loses to the best of its setting, of those above that are trained "
-        "there, means over seeds:"
-    )
-    parts.append(_lost(values, scores))
-    parts.append(
         "Each loss's share of the gradient at the output in the last tenth of the "
         "steps, of seed 0:"
     )
     parts.append(_shares_by_setting(values))
     return "\n\n".join(parts)
-
-
-def _two_ways(titles: Sequence[str], rows: List[List[str]]) -> str:
-    """Return a table that has ours and the sum in two columns below each title."""
-    head = ["setting"]
-    for title in titles:
-        head += [f"{title}: ours", "sum"]
-    return table(head, rows)
-
-
-def _lost(values: Values, scores: Sequence[str]) -> str:
-    rows = []
-    for title, setting in SETTINGS.items():
-        row = [title]
-        for score in scores:
-            best = best_of_setting(values, setting, score)
-            for way in conditions.CARRIED:
-                found = values.scores(conditions.in_setting(way, setting), score)
-                lost = np.mean(list(found.values())) - best if found else math.nan
-                row.append(number(float(lost), score, sign=True))
-        rows.append(row)
-    return _two_ways(headings(scores), rows)
 
 
 def _shares_by_setting(values: Values) -> str:
@@ -174,18 +135,18 @@ def _shares_by_setting(values: Values) -> str:
                 share = result["shares"]["late"][loss] if result else None
                 row.append(MISSING if share is None else f"{share:.3f}")
         rows.append(row)
-    return _two_ways(conditions.LOSSES, rows)
+    head = ["setting"]
+    for loss in conditions.LOSSES:
+        head += [f"{loss}: ours", "sum"]
+    return table(head, rows)
 
 
 def _over_settings(values: Values, scores: Sequence[str]) -> str:
-    rows = []
-    for way in conditions.CARRIED[1:]:
-        cells = (
-            versus(values.by_setting("ours", s), values.by_setting(way, s), s)
-            for s in scores
-        )
-        rows.append([way, *cells])
-    return table(["ours against", *headings(scores)], rows)
+    cells = (
+        versus(*(values.by_setting(way, score) for way in conditions.CARRIED), score)
+        for score in scores
+    )
+    return table(["ours against", *headings(scores)], [[conditions.CARRIED[1], *cells]])
 
 
 def weights(values: Values) -> str:
